@@ -1,4 +1,19 @@
 //! PostgreSQL changes, delivered at least once, applied exactly once in effect, and provably so.
 #![warn(missing_docs)]
 
+pub mod assemble;
+pub mod connect;
+pub mod frontier;
+pub mod guarantee;
+pub mod ident;
+pub mod pgoutput;
+pub mod pipeline;
 pub mod position;
+pub mod published;
+pub mod relation;
+pub mod sink;
+pub mod snapshot;
+pub mod source;
+pub mod sql_error;
+pub mod stop;
+pub mod transaction;

@@ -1,0 +1,160 @@
+//! The acknowledgement rule: what was delivered, what is durable, and what may therefore be acknowledged. No I/O.
+//!
+//! Inputs arrive in the order in which they happen; outputs are computed, never stored from outside:
+//!
+//! - [`received`](Frontier::received): the source has handed out a whole committed transaction;
+//! - [`handed_over`](Frontier::handed_over): the sink has been given everything up to a transaction;
+//! - [`made_durable`](Frontier::made_durable): the sink *claims* durability up to a position. A claim counts for transactions that
+//!   were handed over, and for nothing else: the acknowledgement does not follow a sink's number;
+//! - [`reported`](Frontier::reported): the source says that it has sent everything below a point;
+//! - [`persisted`](Frontier::persisted): the sink has stored an idle boundary;
+//! - [`attested`](Frontier::attested): the source end has proved that nothing below a point was left out of the stream.
+//!
+//! A new connection gets a new frontier: nothing survives a reconnect.
+
+use std::collections::VecDeque;
+
+use crate::position::{Boundary, CommitLsn, Durable, EndLsn};
+
+/// The state of one session between a source and a sink. See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Frontier {
+    /// Received and not yet durable, in commit order.
+    pending: VecDeque<Pending>,
+    /// How many of `pending`, from the front, the sink has been given.
+    handed_over: usize,
+    /// End of the last transaction known durable on the sink, in this session or stored before it.
+    durable: Option<EndLsn>,
+    /// The last idle boundary that the sink has stored.
+    persisted: Option<Boundary>,
+    /// The last point that the source reported with nothing open below it.
+    reported: Option<Boundary>,
+    /// Below this point nothing was left out.
+    attested: Option<Boundary>,
+    /// What the source has been told last.
+    acknowledged: Option<Boundary>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    commit: CommitLsn,
+    end: EndLsn,
+}
+
+/// The order of events that a frontier was told is impossible: a defect in what drives it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("transaction with commit LSN {commit} was received after {after}")]
+pub struct OutOfOrder {
+    /// The transaction that came too late.
+    pub commit: CommitLsn,
+    /// Where the frontier stood.
+    pub after: EndLsn,
+}
+
+impl Frontier {
+    /// A frontier for a session that starts where the sink's stored state says: `durable` is the end of its checkpoint,
+    /// `persisted` its idle boundary.
+    pub fn new(durable: Option<EndLsn>, persisted: Option<Boundary>) -> Frontier {
+        Frontier {
+            pending: VecDeque::new(),
+            handed_over: 0,
+            durable,
+            persisted,
+            reported: None,
+            attested: None,
+            acknowledged: None,
+        }
+    }
+
+    /// The source has handed out a whole transaction. Transactions come in commit order.
+    pub fn received(&mut self, commit: CommitLsn, end: EndLsn) -> Result<(), OutOfOrder> {
+        if let Some(last) = self.pending.back().map(|p| p.end)
+            && commit.0 < last.0
+        {
+            return Err(OutOfOrder { commit, after: last });
+        }
+        self.pending.push_back(Pending { commit, end });
+        Ok(())
+    }
+
+    /// The sink has been given every received transaction up to and including `commit`.
+    pub fn handed_over(&mut self, commit: CommitLsn) {
+        let given = self.pending.partition_point(|p| p.commit <= commit);
+        self.handed_over = self.handed_over.max(given);
+    }
+
+    /// The sink claims that everything up to `claim` is durable. Only what it has been given can be.
+    pub fn made_durable(&mut self, claim: EndLsn) {
+        while self.handed_over > 0 && self.pending[0].end <= claim {
+            let done = self.pending.pop_front().expect("handed_over counts entries of pending");
+            self.handed_over -= 1;
+            self.durable = self.durable.max(Some(done.end));
+        }
+    }
+
+    /// The source has sent everything below `point`. Counts only if nothing lies `open` below it: a transaction that has begun
+    /// and not ended, or is prepared and not settled.
+    pub fn reported(&mut self, point: Boundary, open: bool) {
+        if !open {
+            self.reported = self.reported.max(Some(point));
+        }
+    }
+
+    /// The sink has stored `boundary` durably. Ignored unless it is one that [`idle_candidate`](Self::idle_candidate) could have
+    /// offered: at or below what the source reported.
+    pub fn persisted(&mut self, boundary: Boundary) {
+        if Some(boundary) <= self.reported {
+            self.persisted = self.persisted.max(Some(boundary));
+        }
+    }
+
+    /// The source end has proved that nothing below `point` was left out of the stream.
+    pub fn attested(&mut self, point: Boundary) {
+        self.attested = self.attested.max(Some(point));
+    }
+
+    /// An idle boundary that the sink should store: the source reported it, everything received is durable, it was attested, and
+    /// it is ahead of both what is durable and what is stored.
+    pub fn idle_candidate(&self) -> Option<Boundary> {
+        let point = self.reported.min(self.attested)?;
+        let stored = self.persisted.max(self.durable.map(EndLsn::as_boundary));
+        (self.pending.is_empty() && Some(point) > stored).then_some(point)
+    }
+
+    /// What may be acknowledged now and has not been yet: the greater of the durable end and the stored idle boundary, held back
+    /// to what was attested.
+    pub fn acknowledge(&mut self) -> Option<Durable<Boundary>> {
+        let safe = self.persisted.max(self.durable.map(EndLsn::as_boundary)).min(self.attested)?;
+        (Some(safe) > self.acknowledged).then(|| {
+            self.acknowledged = Some(safe);
+            Durable::proved(safe)
+        })
+    }
+
+    /// Whether everything with `commit_lsn < stop` is durable, and the source has gone past `stop` with nothing open below it.
+    pub fn drained(&self, stop: Boundary) -> bool {
+        let passed = self.reported.max(self.durable.map(EndLsn::as_boundary)) >= Some(stop)
+            || self.pending.back().is_some_and(|p| stop.precedes(p.commit));
+        passed && self.pending.iter().all(|p| stop.precedes(p.commit))
+    }
+
+    /// Whether everything received is durable.
+    pub fn settled(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// How many received transactions are not known durable.
+    pub fn undurable(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The last point that the source reported with nothing open below it.
+    pub fn reported_point(&self) -> Option<Boundary> {
+        self.reported
+    }
+
+    /// The end of the last durable transaction.
+    pub fn durable_end(&self) -> Option<EndLsn> {
+        self.durable
+    }
+}

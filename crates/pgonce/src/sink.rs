@@ -1,0 +1,159 @@
+//! Where transactions go, and what a sink remembers of a flow.
+
+use std::future::Future;
+
+use crate::guarantee::Guarantee;
+use crate::position::{Boundary, Checkpoint, EndLsn, Timeline};
+use crate::published::{Published, PublishedTable};
+use crate::snapshot::TableRows;
+use crate::source::SourceIdentity;
+use crate::stop::{Reason, Stop};
+use crate::transaction::Transaction;
+
+/// Makes whole transactions durable, and says so.
+///
+/// The order of calls in a session: [`open`](Sink::open); on a first start [`bind`](Sink::bind), [`load`](Sink::load) for each
+/// table, [`copied`](Sink::copied); then [`write`](Sink::write), [`durable`](Sink::durable) and
+/// [`persist_idle`](Sink::persist_idle) as the stream demands. After any error the session is over: the next call is `open`, and
+/// nothing of what was handed over before it may be counted on.
+pub trait Sink: Send {
+    /// What this sink promises about duplicates.
+    fn guarantee(&self) -> Guarantee;
+
+    /// Starts a session: connects, fences off older writers, and reads what is stored of the flow.
+    ///
+    /// `source` was read from the replication connection itself. A sink refuses a source that is not the one it is bound to
+    /// ([`Reason::SourceChanged`]) before it reads any position.
+    fn open(&mut self, source: &SourceIdentity) -> impl Future<Output = Result<Stored, Stop>> + Send;
+
+    /// Writes whole transactions, in commit order. Those that the stored checkpoint covers are skipped whole.
+    fn write(&mut self, group: &[Transaction]) -> impl Future<Output = Result<Written, Stop>> + Send;
+
+    /// Asks again how far the sink is durable, while something written is not known to be. The default has nothing to add.
+    fn durable(&mut self) -> impl Future<Output = Result<Option<EndLsn>, Stop>> + Send {
+        async { Ok(None) }
+    }
+
+    /// Stores durably that everything below `boundary` has been received, though no transaction ends there. False (the default)
+    /// from a sink that cannot: it is never advanced while idle.
+    fn persist_idle(&mut self, idle: IdlePoint) -> impl Future<Output = Result<bool, Stop>> + Send {
+        let _ = idle;
+        async { Ok(false) }
+    }
+
+    /// Stores what the flow is bound to, before anything is copied or streamed.
+    fn bind(&mut self, binding: &Binding) -> impl Future<Output = Result<(), Stop>> + Send;
+
+    /// Copies one table: its rows, and the boundary at which they were read, in one atomic write. Returns the number of rows.
+    /// A sink that takes no snapshot refuses.
+    fn load(
+        &mut self,
+        table: &PublishedTable,
+        boundary: Boundary,
+        rows: TableRows,
+    ) -> impl Future<Output = Result<u64, Stop>> + Send {
+        let (_, _, _) = (table, boundary, rows);
+        async {
+            let what = "this sink takes no initial copy".to_owned();
+            Err(Reason::Unsupported { what, hint: "Start it with `go-forward`.".to_owned() }.into())
+        }
+    }
+
+    /// Every table has been copied: from here on the flow streams.
+    fn copied(&mut self) -> impl Future<Output = Result<(), Stop>> + Send {
+        async { Ok(()) }
+    }
+
+    /// The flow is stopping for this reason; a sink that can leaves word of it for `status`. Failures to do so are ignored.
+    fn record_stop(&mut self, stop: &Stop) -> impl Future<Output = ()> + Send {
+        let _ = stop;
+        async {}
+    }
+}
+
+/// What a write achieved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Transactions that took effect now.
+    pub applied: u64,
+    /// Transactions that had taken effect before and were skipped whole.
+    pub redelivered: u64,
+    /// Row changes that took effect now.
+    pub changes: u64,
+    /// Everything up to here is claimed durable. The acknowledgement is computed from what was handed over, whatever is claimed.
+    pub durable: Option<EndLsn>,
+}
+
+/// A position that an idle source has reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdlePoint {
+    /// Everything below it has been received and is durable.
+    pub boundary: Boundary,
+    /// The source's timeline.
+    pub timeline: Timeline,
+}
+
+/// What a flow begins with: stored once, and held against the source at every connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// Where the stream begins: of a new slot its consistent point, of an existing one its `confirmed_flush_lsn`.
+    pub boundary: Boundary,
+    /// The source's timeline.
+    pub timeline: Timeline,
+    /// Whether tables are copied first.
+    pub start: StartMode,
+    /// What is published, as [`Published::fingerprint`] writes it.
+    pub published: String,
+}
+
+impl Binding {
+    /// The binding of a flow that starts at `boundary`.
+    pub fn new(boundary: Boundary, timeline: Timeline, start: StartMode, published: &Published) -> Binding {
+        Binding { boundary, timeline, start, published: published.fingerprint() }
+    }
+}
+
+/// What an empty checkpoint means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartMode {
+    /// The tables are copied first.
+    Snapshot,
+    /// Nothing is copied: the stream begins at the slot's position, onto a target that is a copy already.
+    GoForward,
+}
+
+/// What a sink has stored of a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// The flow has never been bound.
+    Nothing,
+    /// The flow has begun.
+    Flow(StoredFlow),
+}
+
+/// The stored state of a flow that has begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredFlow {
+    /// What [`Sink::bind`] stored.
+    pub binding: Binding,
+    /// Whether the initial copy is complete (or was never asked for).
+    pub streaming: bool,
+    /// Tables that have been copied: OID on the source, and the boundary at which each was read.
+    pub copied: Vec<(u32, Boundary)>,
+    /// The last applied transaction.
+    pub checkpoint: Option<Checkpoint>,
+    /// The last idle boundary; the binding's boundary until there is one.
+    pub idle: IdlePoint,
+}
+
+impl StoredFlow {
+    /// The greatest position that the source may have been told, and its timeline.
+    pub fn position(&self) -> IdlePoint {
+        match self.checkpoint {
+            Some(c) if c.end.as_boundary() >= self.idle.boundary => {
+                IdlePoint { boundary: c.end.as_boundary(), timeline: c.timeline }
+            }
+            _ => self.idle,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Where transactions come from.
+
+use std::future::Future;
+
+use crate::position::{Boundary, Durable, Lsn, Timeline};
+use crate::sink::{Binding, StartMode, StoredFlow};
+use crate::snapshot::Snapshot;
+use crate::published::Published;
+use crate::stop::Stop;
+use crate::transaction::Transaction;
+
+/// Who is at the other end, as `IDENTIFY_SYSTEM` on the replication connection says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceIdentity {
+    /// System identifier of the cluster, made by `initdb` and shared by its physical copies.
+    pub system_identifier: String,
+    /// Current timeline.
+    pub timeline: Timeline,
+    /// WAL flush position.
+    pub flushed: Lsn,
+    /// Database.
+    pub database: String,
+    /// The slot that is read.
+    pub slot: String,
+    /// `server_version_num`, as in 150018.
+    pub server_version: u32,
+}
+
+/// Yields whole committed transactions in commit order, and takes acknowledgements.
+///
+/// The order of calls in a session: [`connect`](Source::connect); on a first start [`begin`](Source::begin) and, until every table
+/// is copied, [`snapshot`](Source::snapshot); then [`stream`](Source::stream) once, and [`receive`](Source::receive) again and again.
+/// After any error the session is over: the next call is `connect`, and nothing of the session survives into the next.
+pub trait Source: Send {
+    /// Connects and says who is at the other end. Drops what is left of an older session.
+    fn connect(&mut self) -> impl Future<Output = Result<SourceIdentity, Stop>> + Send;
+
+    /// First start: makes sure of publication and slot, in this order, and says where the stream will begin. A slot and a
+    /// publication that exist are used as they are. Returns what is published, and the new slot's snapshot if one was made.
+    fn begin(&mut self, start: StartMode) -> impl Future<Output = Result<Begun, Stop>> + Send;
+
+    /// What is published now. Stops if something has left the publications since the flow was bound.
+    fn published(&mut self, binding: &Binding) -> impl Future<Output = Result<Published, Stop>> + Send;
+
+    /// A consistent snapshot, taken now.
+    fn snapshot(&mut self) -> impl Future<Output = Result<Snapshot, Stop>> + Send;
+
+    /// Checks what is stored against slot and timeline, and starts the stream.
+    fn stream(&mut self, stored: &StoredFlow) -> impl Future<Output = Result<(), Stop>> + Send;
+
+    /// Waits until something has arrived and appends all that has to `events`. Dropping the future loses nothing.
+    fn receive(&mut self, events: &mut Vec<Event>) -> impl Future<Output = Result<(), Stop>> + Send;
+
+    /// Takes note of what may be acknowledged. Returns at once; the source sends it in its own time.
+    fn acknowledge(&mut self, position: Durable<Boundary>);
+
+    /// Asks the source to report its position soon.
+    fn ask_position(&mut self);
+
+    /// Proves that nothing below a point was left out of the stream, and returns the point.
+    fn attest(&mut self) -> impl Future<Output = Result<Boundary, Stop>> + Send;
+
+    /// Where the source's write position is now: a stop position for "until now".
+    fn insert_position(&mut self) -> impl Future<Output = Result<Boundary, Stop>> + Send;
+
+    /// Ends the session in good order: the last acknowledgement is sent, the slot is let go.
+    fn close(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// The first start of a flow at its source.
+#[derive(Debug)]
+pub struct Begun {
+    /// Where the stream will begin.
+    pub boundary: Boundary,
+    /// What is published.
+    pub published: Published,
+    /// The new slot's own snapshot, at `boundary`. An existing slot has none.
+    pub snapshot: Option<Snapshot>,
+}
+
+/// What arrives from a source.
+#[derive(Debug)]
+pub enum Event {
+    /// A whole committed transaction.
+    Transaction(Transaction),
+    /// The source has sent everything below this point.
+    Reported {
+        /// The point.
+        point: Boundary,
+        /// Whether a transaction lies open below it.
+        open: bool,
+    },
+}
+

@@ -1,0 +1,91 @@
+//! Errors of SQL sessions as reasons, without their texts.
+
+use crate::stop::{Reason, ServerFault, Side, Stop};
+
+/// What a server's error says about itself, without message and detail.
+pub fn fault_of(error: &tokio_postgres::error::DbError) -> ServerFault {
+    ServerFault {
+        sqlstate: error.code().code().to_owned(),
+        schema: error.schema().map(str::to_owned),
+        table: error.table().map(str::to_owned),
+        column: error.column().map(str::to_owned),
+        constraint: error.constraint().map(str::to_owned),
+    }
+}
+
+/// Whether a server error with this SQLSTATE passes by itself: the one place that says so.
+///
+/// Connection exceptions (08), transaction rollback (40: deadlock, serialization), insufficient resources (53: disk full, out of
+/// memory, too many connections), lock not available (55P03), operator intervention (57: shutdown, starting up; but not a
+/// dropped database, 57P04) and system errors (58).
+pub fn passes(sqlstate: &str) -> bool {
+    match sqlstate {
+        "57P04" => false,
+        "55P03" => true,
+        _ => matches!(sqlstate.get(..2), Some("08" | "40" | "53" | "57" | "58")),
+    }
+}
+
+/// The reason behind an error of a SQL session that is not the fault of a transaction in the stream.
+pub fn stop_from_sql(side: Side, error: &tokio_postgres::Error) -> Stop {
+    let Some(db) = error.as_db_error() else {
+        let what = if error.is_closed() { "connection lost".to_owned() } else { io_text(error) };
+        return Reason::Connection { side, what }.into();
+    };
+    let fault = fault_of(db);
+    if passes(&fault.sqlstate) {
+        return Reason::Busy { side, fault }.into();
+    }
+    let what = format!("{fault} ({})", condition(&fault.sqlstate));
+    let hint = match fault.sqlstate.as_str() {
+        "42501" => format!("Grant the {side}'s role what is missing, or use another role; the server's log has the statement."),
+        _ => format!("The {side}'s server log has the statement and the full message."),
+    };
+    match side {
+        Side::Source => Reason::SourceNotReady { what, hint }.into(),
+        Side::Target => Reason::TargetNotReady { what, hint }.into(),
+    }
+}
+
+/// PostgreSQL's name of an error condition, for the ones that people meet here.
+pub fn condition(sqlstate: &str) -> &'static str {
+    match sqlstate {
+        "22001" => "string_data_right_truncation",
+        "22003" => "numeric_value_out_of_range",
+        "22021" => "character_not_in_repertoire",
+        "22P02" => "invalid_text_representation",
+        "23502" => "not_null_violation",
+        "23503" => "foreign_key_violation",
+        "23505" => "unique_violation",
+        "23514" => "check_violation",
+        "23P01" => "exclusion_violation",
+        "40001" => "serialization_failure",
+        "40P01" => "deadlock_detected",
+        "42501" => "insufficient_privilege",
+        "42703" => "undefined_column",
+        "42704" => "undefined_object",
+        "42P01" => "undefined_table",
+        "42P07" => "duplicate_table",
+        "42804" => "datatype_mismatch",
+        "53100" => "disk_full",
+        "55000" => "object_not_in_prerequisite_state",
+        "55006" => "object_in_use",
+        "55P03" => "lock_not_available",
+        "57014" => "query_canceled",
+        "57P01" => "admin_shutdown",
+        "57P02" => "crash_shutdown",
+        "57P03" => "cannot_connect_now",
+        _ => "see PostgreSQL's appendix \"Error Codes\"",
+    }
+}
+
+fn io_text(error: &tokio_postgres::Error) -> String {
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        if let Some(io) = inner.downcast_ref::<std::io::Error>() {
+            return io.to_string();
+        }
+        source = inner.source();
+    }
+    "the session failed on the client's side".to_owned()
+}

@@ -1,0 +1,476 @@
+//! Why a flow stopped: typed reasons, each with a stable code, a hint for the operator and an exit status.
+//!
+//! Whether a fault heals by itself or stops the flow is decided in one place, [`Reason::heals`]; which exit status it ends
+//! with, in [`Reason::family`]. `docs/stop-reasons.md` is the same table for readers, and a test holds the two together.
+//!
+//! No reason carries a row value: positions, names, counts and SQLSTATEs only.
+
+use std::fmt;
+
+use crate::position::{CommitLsn, Lsn, Timeline};
+
+/// The end of a connection that a reason speaks of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// The database that changes are read from.
+    Source,
+    /// The database (or other sink) that changes are written to.
+    Target,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Source => "source",
+            Side::Target => "target",
+        })
+    }
+}
+
+/// What an error of a server says about itself, without its texts: a message or a detail may quote row values.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ServerFault {
+    /// Five characters, as in PostgreSQL's appendix "Error Codes". Empty where the failure did not come from a server.
+    pub sqlstate: String,
+    /// Schema of the object concerned, where the server names one.
+    pub schema: Option<String>,
+    /// Table concerned.
+    pub table: Option<String>,
+    /// Column concerned.
+    pub column: Option<String>,
+    /// Constraint concerned.
+    pub constraint: Option<String>,
+}
+
+impl fmt::Display for ServerFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SQLSTATE {}", self.sqlstate)?;
+        match (&self.schema, &self.table) {
+            (Some(schema), Some(table)) => write!(f, ", table {schema}.{table}")?,
+            (None, Some(table)) => write!(f, ", table {table}")?,
+            _ => {}
+        }
+        if let Some(column) = &self.column {
+            write!(f, ", column {column}")?;
+        }
+        if let Some(constraint) = &self.constraint {
+            write!(f, ", constraint {constraint}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a flow stopped, or why it is trying again.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A connection could not be made, or broke.
+    #[error("{side}: {what}")]
+    Connection {
+        /// Which end.
+        side: Side,
+        /// What failed, in words without values.
+        what: String,
+    },
+    /// A connection cannot be made as it is configured: authentication, TLS, no such database.
+    #[error("{side} refuses the connection: {what}")]
+    ConnectionRefused {
+        /// Which end.
+        side: Side,
+        /// What was refused.
+        what: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// A server is busy with something that passes: deadlock, serialization failure, lock timeout, disk full, shutdown.
+    #[error("{side} cannot go on for now: {fault}")]
+    Busy {
+        /// Which end.
+        side: Side,
+        /// What the server said.
+        fault: ServerFault,
+    },
+    /// Another process holds the slot, most often our own previous session, whose walsender has not noticed yet.
+    #[error("slot {slot} is held by the server process with PID {pid}")]
+    SlotInUse {
+        /// The slot.
+        slot: String,
+        /// `active_pid` of `pg_replication_slots`; 0 where the server did not say.
+        pid: i32,
+    },
+    /// Changes between what the sink has stored and what the source can still send are gone.
+    #[error("data gap: {what}")]
+    DataGap {
+        /// How it was noticed.
+        what: String,
+    },
+    /// The stored state of the flow cannot be read, or contradicts itself.
+    #[error("the stored state of flow {flow} cannot be trusted: {what}")]
+    CheckpointUnreadable {
+        /// The flow.
+        flow: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The source is not the one that this flow is bound to.
+    #[error("the source is not the one that this flow is bound to: {what}")]
+    SourceChanged {
+        /// Bound and found identity.
+        what: String,
+    },
+    /// The source's history has branched off below what has been applied.
+    #[error("the source's timeline {found} left timeline {stored} at {switch}, before the applied position {applied}")]
+    TimelineDiverged {
+        /// Timeline of the stored checkpoint.
+        stored: Timeline,
+        /// The source's timeline now.
+        found: Timeline,
+        /// Where the source's history leaves the stored timeline.
+        switch: Lsn,
+        /// What has been applied.
+        applied: Lsn,
+    },
+    /// The slot can no longer be read: its WAL was removed, or it was invalidated.
+    #[error("slot {slot} has been invalidated: {what}")]
+    SlotLost {
+        /// The slot.
+        slot: String,
+        /// `wal_status` and, from PostgreSQL 16 on, the cause.
+        what: String,
+    },
+    /// A slot of this name exists, but is not one that this flow can use.
+    #[error("slot {slot} cannot be used: {what}")]
+    SlotUnusable {
+        /// The slot.
+        slot: String,
+        /// What is different.
+        what: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// A publication does not exist.
+    #[error("publication {publication} does not exist in database {database}")]
+    PublicationMissing {
+        /// The publication.
+        publication: String,
+        /// The source's database.
+        database: String,
+    },
+    /// What is published has changed under the flow, so that changes may have been left out.
+    #[error("what is published has changed: {what}")]
+    PublicationChanged {
+        /// What changed.
+        what: String,
+    },
+    /// The source lacks something that the flow needs.
+    #[error("the source is not ready: {what}")]
+    SourceNotReady {
+        /// What is missing.
+        what: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// The target lacks something that the flow needs.
+    #[error("the target is not ready: {what}")]
+    TargetNotReady {
+        /// What is missing.
+        what: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// A source table cannot be mapped onto the target.
+    #[error("table {table} cannot be mapped onto the target: {what}")]
+    SchemaMismatch {
+        /// Schema-qualified name.
+        table: String,
+        /// What does not fit.
+        what: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// A table that is to be copied holds rows on the target.
+    #[error("table {table} is not empty on the target, and the initial copy would add to it")]
+    TargetNotEmpty {
+        /// Schema-qualified name.
+        table: String,
+    },
+    /// One transaction cannot be applied. Everything before it has been; nothing of it has.
+    #[error("transaction {xid} with commit LSN {commit} cannot be applied: {fault}")]
+    TransactionFailed {
+        /// Its commit LSN.
+        commit: CommitLsn,
+        /// Its transaction id on the source.
+        xid: u32,
+        /// What the target said.
+        fault: ServerFault,
+    },
+    /// An update or delete did not hit exactly one row of the target.
+    #[error(
+        "transaction {xid} with commit LSN {commit}: {operation} on {table} found {found} rows instead of one \
+         (identified by {})", key.join(", ")
+    )]
+    RowConflict {
+        /// Commit LSN of the transaction.
+        commit: CommitLsn,
+        /// Its transaction id on the source.
+        xid: u32,
+        /// `UPDATE` or `DELETE`.
+        operation: &'static str,
+        /// Schema-qualified name of the target table.
+        table: String,
+        /// Names of the columns by which the row was looked for.
+        key: Vec<String>,
+        /// How many rows there were.
+        found: u64,
+    },
+    /// A transaction came again with the same identity and other content.
+    #[error("transaction {xid} with commit LSN {commit} was delivered again with other content: applied as {stored}, now {found}")]
+    RedeliveryConflict {
+        /// Its commit LSN.
+        commit: CommitLsn,
+        /// Its transaction id on the source.
+        xid: u32,
+        /// The content digest in the ledger.
+        stored: String,
+        /// The content digest of what was delivered.
+        found: String,
+    },
+    /// A newer writer has taken the flow over.
+    #[error("flow {flow} has been taken over by {holder}")]
+    Fenced {
+        /// The flow.
+        flow: String,
+        /// The newer writer: host, PID and start.
+        holder: String,
+    },
+    /// The server sent something that this version does not handle, or that the protocol does not allow.
+    #[error("the source sent what cannot be handled: {what}")]
+    Protocol {
+        /// What, where, and what was expected.
+        what: String,
+    },
+    /// A file of ours cannot be written or read.
+    #[error("{path}: {what}")]
+    LocalFile {
+        /// The file or directory.
+        path: String,
+        /// The operating system's error.
+        what: String,
+    },
+    /// What was asked for cannot be done with what was composed or configured.
+    #[error("{what}")]
+    Unsupported {
+        /// What was asked for.
+        what: String,
+        /// What to do instead.
+        hint: String,
+    },
+    /// A defect of pgonce.
+    #[error("internal error: {what}")]
+    Internal {
+        /// What was found.
+        what: String,
+    },
+}
+
+/// Reasons that end a process in the same way share a family, and with it an exit status.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Family {
+    /// Exit status 2: wrong usage.
+    Usage,
+    /// Exit status 3: a connection cannot be made as configured (or, for commands that do not retry, at all).
+    Connection,
+    /// Exit status 4: changes are gone, a new snapshot is needed.
+    Gap,
+    /// Exit status 5: another source, another timeline, or stored state that cannot be trusted.
+    Identity,
+    /// Exit status 6: the source is not set up for the flow, or what it publishes has changed.
+    Source,
+    /// Exit status 7: a transaction cannot be applied.
+    Apply,
+    /// Exit status 8: the target is not set up for the flow.
+    Target,
+    /// Exit status 9: another writer has taken over.
+    Fenced,
+    /// Exit status 10: the local disk.
+    Local,
+    /// Exit status 70: a defect of pgonce, or a protocol that it does not know.
+    Internal,
+}
+
+impl Family {
+    /// The exit status of a process that ends for a reason of this family.
+    pub fn exit_status(self) -> u8 {
+        match self {
+            Family::Usage => 2,
+            Family::Connection => 3,
+            Family::Gap => 4,
+            Family::Identity => 5,
+            Family::Source => 6,
+            Family::Apply => 7,
+            Family::Target => 8,
+            Family::Fenced => 9,
+            Family::Local => 10,
+            Family::Internal => 70,
+        }
+    }
+}
+
+impl Reason {
+    /// A stable word for programs: it does not change between versions.
+    pub fn code(&self) -> &'static str {
+        self.row().0
+    }
+
+    /// Whether the fault passes by itself, so that the flow tries again (with capped backoff, for ever, visibly).
+    pub fn heals(&self) -> bool {
+        self.row().1
+    }
+
+    /// The family, and with it the exit status.
+    pub fn family(&self) -> Family {
+        self.row().2
+    }
+
+    /// The one table of faults: code, whether it heals by itself, family.
+    fn row(&self) -> (&'static str, bool, Family) {
+        use Family as F;
+        match self {
+            Reason::Connection { .. } => ("connection", true, F::Connection),
+            Reason::Busy { .. } => ("busy", true, F::Connection),
+            Reason::SlotInUse { .. } => ("slot_in_use", true, F::Source),
+            Reason::ConnectionRefused { .. } => ("connection_refused", false, F::Connection),
+            Reason::DataGap { .. } => ("data_gap", false, F::Gap),
+            Reason::SlotLost { .. } => ("slot_lost", false, F::Gap),
+            Reason::CheckpointUnreadable { .. } => ("checkpoint_unreadable", false, F::Identity),
+            Reason::SourceChanged { .. } => ("source_changed", false, F::Identity),
+            Reason::TimelineDiverged { .. } => ("timeline_diverged", false, F::Identity),
+            Reason::SlotUnusable { .. } => ("slot_unusable", false, F::Source),
+            Reason::PublicationMissing { .. } => ("publication_missing", false, F::Source),
+            Reason::PublicationChanged { .. } => ("publication_changed", false, F::Source),
+            Reason::SourceNotReady { .. } => ("source_not_ready", false, F::Source),
+            Reason::TargetNotReady { .. } => ("target_not_ready", false, F::Target),
+            Reason::SchemaMismatch { .. } => ("schema_mismatch", false, F::Target),
+            Reason::TargetNotEmpty { .. } => ("target_not_empty", false, F::Target),
+            Reason::TransactionFailed { .. } => ("transaction_failed", false, F::Apply),
+            Reason::RowConflict { .. } => ("row_conflict", false, F::Apply),
+            Reason::RedeliveryConflict { .. } => ("redelivery_conflict", false, F::Apply),
+            Reason::Fenced { .. } => ("fenced", false, F::Fenced),
+            Reason::Protocol { .. } => ("protocol", false, F::Internal),
+            Reason::LocalFile { .. } => ("local_file", false, F::Local),
+            Reason::Unsupported { .. } => ("unsupported", false, F::Usage),
+            Reason::Internal { .. } => ("internal", false, F::Internal),
+        }
+    }
+
+    /// What the operator can do next, with the command or the SQL to type where there is one.
+    pub fn hint(&self) -> String {
+        const RESET: &str = "A new snapshot is needed: `pgonce reset` shows what it would remove, `pgonce reset --yes` \
+             removes the flow's state and slot, then empty the target tables and `pgonce run` copies anew.";
+        match self {
+            Reason::Connection { side, .. } => format!("Nothing to do if the {side} is restarting: the flow tries again by itself."),
+            Reason::Busy { side, .. } => format!(
+                "The flow tries again by itself. If this lasts, look at the {side}'s log, its disk space and who holds locks: \
+                 SELECT pid, state, query FROM pg_stat_activity WHERE wait_event_type = 'Lock';"
+            ),
+            Reason::SlotInUse { pid, .. } => format!(
+                "The flow tries again by itself; a walsender whose client has died goes within wal_sender_timeout. If another \
+                 pgonce runs this flow, stop one of them. To end the holder: SELECT pg_terminate_backend({pid});"
+            ),
+            Reason::ConnectionRefused { hint, .. }
+            | Reason::SlotUnusable { hint, .. }
+            | Reason::SourceNotReady { hint, .. }
+            | Reason::TargetNotReady { hint, .. }
+            | Reason::SchemaMismatch { hint, .. }
+            | Reason::Unsupported { hint, .. } => hint.clone(),
+            Reason::DataGap { .. } | Reason::SlotLost { .. } => RESET.to_owned(),
+            Reason::CheckpointUnreadable { .. } => format!(
+                "Restore the schema pgonce of the target from where the data came from, or start over. {RESET}"
+            ),
+            Reason::SourceChanged { .. } => format!(
+                "If the URL is wrong, correct it. If the source was really replaced, its history is another one. {RESET}"
+            ),
+            Reason::TimelineDiverged { .. } => format!(
+                "The target holds transactions that this source never had: it was promoted or restored at an earlier point. {RESET}"
+            ),
+            Reason::PublicationMissing { publication, .. } => format!(
+                "CREATE PUBLICATION \"{}\" FOR TABLE ...; on the source, or name an existing one with --publication. A flow \
+                 that has been running needs a new snapshot if changes were made while it was missing.",
+                publication.replace('"', "\"\"")
+            ),
+            Reason::PublicationChanged { .. } => format!(
+                "Changes made in between may never have been sent, so going on could lose them. A table that was merely added: \
+                 take it out again (ALTER PUBLICATION ... DROP TABLE ...) and the flow goes on. Otherwise: {RESET}"
+            ),
+            Reason::TargetNotEmpty { table } => format!(
+                "TRUNCATE {table}; on the target if its rows may go, or use --start go-forward if they are a copy already."
+            ),
+            Reason::TransactionFailed { .. } | Reason::RowConflict { .. } => {
+                "Everything before this transaction is applied and nothing of it. Mend the target (the table, constraint or \
+                 row named above), then `pgonce run` takes it up at this transaction."
+                    .to_owned()
+            }
+            Reason::RedeliveryConflict { .. } => format!(
+                "The ledger's row or the source was altered. Find out which before anything else: SELECT * FROM pgonce.applied \
+                 on the target, and compare with `pgonce verify`. {RESET}"
+            ),
+            Reason::Fenced { flow, .. } => format!(
+                "Only one process may run flow {flow}. This one has stopped; the other goes on. Nothing to mend unless the other \
+                 was started by mistake."
+            ),
+            Reason::Protocol { .. } => "Please report this with the server's version; nothing was acknowledged that was not \
+                 applied, and a newer pgonce can take the flow up where it stopped."
+                .to_owned(),
+            Reason::LocalFile { .. } => "Check that the directory exists, is writable and has space, or name another with \
+                 --data-dir."
+                .to_owned(),
+            Reason::Internal { .. } => "This is a defect of pgonce: please report it. Nothing was acknowledged that was not \
+                 applied; `pgonce run` takes the flow up where it stopped."
+                .to_owned(),
+        }
+    }
+}
+
+/// A [`Reason`] on the heap: the error type of everything that moves a flow.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Stop(Box<Reason>);
+
+impl Stop {
+    /// The reason.
+    pub fn reason(&self) -> &Reason {
+        &self.0
+    }
+
+    /// See [`Reason::code`].
+    pub fn code(&self) -> &'static str {
+        self.0.code()
+    }
+
+    /// See [`Reason::hint`].
+    pub fn hint(&self) -> String {
+        self.0.hint()
+    }
+
+    /// See [`Reason::heals`].
+    pub fn is_transient(&self) -> bool {
+        self.0.heals()
+    }
+
+    /// The exit status of a process that ends for this reason: see [`Family`].
+    pub fn exit_status(&self) -> u8 {
+        self.0.family().exit_status()
+    }
+
+    /// A defect, described in words without values.
+    pub fn internal(what: impl Into<String>) -> Stop {
+        Reason::Internal { what: what.into() }.into()
+    }
+}
+
+impl From<Reason> for Stop {
+    fn from(reason: Reason) -> Stop {
+        Stop(Box::new(reason))
+    }
+}

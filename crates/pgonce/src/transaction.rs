@@ -1,0 +1,236 @@
+//! A whole committed transaction: who it is, and a single pass over its changes that can be taken again.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::assemble::Body;
+use crate::pgoutput::{DecodeError, Message, OldTuple, PgTime, Tuple, decode_message};
+use crate::position::{CommitLsn, EndLsn, Lsn};
+use crate::relation::{Relation, Relations};
+
+/// A committed transaction of the source.
+///
+/// Its changes are never held as a list: they lie encoded in memory or in a spill file and are decoded while
+/// [`changes`](Transaction::changes) passes over them, so that a transaction of any size goes through in bounded memory. What is
+/// not yet durable can be passed over again.
+#[derive(Clone, Debug)]
+pub struct Transaction {
+    pub(crate) xid: u32,
+    pub(crate) commit: CommitLsn,
+    pub(crate) end: EndLsn,
+    pub(crate) commit_time: PgTime,
+    pub(crate) origin: Option<Arc<str>>,
+    pub(crate) change_count: u64,
+    pub(crate) digest: Digest,
+    pub(crate) body: Body,
+    /// The relations known when the transaction began.
+    pub(crate) relations: Relations,
+    /// Relations described inside the transaction, each with the number of changes before it.
+    pub(crate) described: Arc<[(u64, Arc<Relation>)]>,
+}
+
+impl Transaction {
+    /// Transaction id on the source.
+    pub fn xid(&self) -> u32 {
+        self.xid
+    }
+
+    /// Where the commit record starts: the transaction's identity.
+    pub fn commit(&self) -> CommitLsn {
+        self.commit
+    }
+
+    /// Just behind the commit record.
+    pub fn end(&self) -> EndLsn {
+        self.end
+    }
+
+    /// When it committed, by the source's clock.
+    pub fn commit_time(&self) -> PgTime {
+        self.commit_time
+    }
+
+    /// The replication origin it was applied under on the source, if it came from elsewhere.
+    pub fn origin(&self) -> Option<&str> {
+        self.origin.as_deref()
+    }
+
+    /// Row changes, each truncated relation of a truncate, and messages: the number of records of `total_order`.
+    pub fn change_count(&self) -> u64 {
+        self.change_count
+    }
+
+    /// A digest of the content, equal whenever the same server sends the same transaction for the same publications.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// Bytes of the encoded changes.
+    pub fn size(&self) -> u64 {
+        self.body.size()
+    }
+
+    /// A pass over the changes, from the first one.
+    pub fn changes(&self) -> Changes<'_> {
+        Changes {
+            reader: self.body.reader(),
+            relations: Arc::clone(&self.relations),
+            described: &self.described,
+            truncated: Vec::new(),
+            passed: 0,
+        }
+    }
+}
+
+/// One change of a transaction, borrowed from the pass that yields it.
+#[derive(Debug)]
+pub enum Change<'a> {
+    /// A row was inserted.
+    Insert {
+        /// The table.
+        relation: &'a Arc<Relation>,
+        /// The new row.
+        new: Tuple<'a>,
+    },
+    /// A row was updated.
+    Update {
+        /// The table.
+        relation: &'a Arc<Relation>,
+        /// The old key where it changed, or the whole old row with identity FULL.
+        old: Option<OldTuple<'a>>,
+        /// The new row. Columns with an unchanged TOAST value are absent from it.
+        new: Tuple<'a>,
+    },
+    /// A row was deleted.
+    Delete {
+        /// The table.
+        relation: &'a Arc<Relation>,
+        /// The old key, or the whole old row with identity FULL.
+        old: OldTuple<'a>,
+    },
+    /// Tables were emptied, all by one statement.
+    Truncate {
+        /// The tables that are published, of all that the statement emptied.
+        relations: &'a [Arc<Relation>],
+        /// CASCADE was given. The list already holds what it reached.
+        cascade: bool,
+        /// RESTART IDENTITY was given.
+        restart_identity: bool,
+    },
+    /// A transactional message of `pg_logical_emit_message`.
+    Message {
+        /// Where the message was written.
+        lsn: Lsn,
+        /// Its prefix.
+        prefix: &'a str,
+        /// Its content.
+        content: &'a [u8],
+    },
+}
+
+/// A single pass over the changes of a [`Transaction`]. Lends each change until the next one is asked for.
+#[derive(Debug)]
+pub struct Changes<'t> {
+    reader: crate::assemble::Reader<'t>,
+    relations: Relations,
+    described: &'t [(u64, Arc<Relation>)],
+    truncated: Vec<Arc<Relation>>,
+    /// Entries passed.
+    passed: u64,
+}
+
+impl Changes<'_> {
+    /// The next change, or `None` behind the last one.
+    #[allow(clippy::should_implement_trait)] // lends, which Iterator cannot
+    pub fn next(&mut self) -> Result<Option<Change<'_>>, ReadError> {
+        while let Some((at, relation)) = self.described.first()
+            && *at <= self.passed
+        {
+            Arc::make_mut(&mut self.relations).insert(relation.oid, Arc::clone(relation));
+            self.described = &self.described[1..];
+        }
+        let Some(entry) = self.reader.next_entry()? else {
+            return Ok(None);
+        };
+        self.passed += 1;
+        let relations = &self.relations;
+        let relation = |oid: u32| relations.get(&oid).ok_or(ReadError::UnknownRelation { oid });
+        Ok(Some(match decode_message(entry, false)? {
+            Message::Insert { relation: oid, new, .. } => Change::Insert { relation: relation(oid)?, new },
+            Message::Update { relation: oid, old, new, .. } => Change::Update { relation: relation(oid)?, old, new },
+            Message::Delete { relation: oid, old, .. } => Change::Delete { relation: relation(oid)?, old },
+            Message::Truncate { options, relations: oids, .. } => {
+                self.truncated.clear();
+                for oid in oids {
+                    self.truncated.push(Arc::clone(relation(oid)?));
+                }
+                Change::Truncate {
+                    relations: &self.truncated,
+                    cascade: options.cascade,
+                    restart_identity: options.restart_identity,
+                }
+            }
+            Message::LogicalMessage { lsn, prefix, content, .. } => Change::Message { lsn, prefix, content },
+            _ => return Err(ReadError::NotAChange),
+        }))
+    }
+}
+
+/// A stored change could not be read back.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The spill file failed.
+    #[error("spill file: {0}")]
+    Spill(#[from] io::Error),
+    /// The bytes are not a message.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// A change names a relation that was never described.
+    #[error("relation with OID {oid} was not described before its first change")]
+    UnknownRelation {
+        /// The OID.
+        oid: u32,
+    },
+    /// A message that is not a change lies among the changes: a defect.
+    #[error("not a change")]
+    NotAChange,
+}
+
+impl From<ReadError> for crate::stop::Stop {
+    fn from(error: ReadError) -> Self {
+        use crate::stop::Reason;
+        match error {
+            ReadError::Spill(e) => Reason::LocalFile { path: "spill file".into(), what: e.to_string() }.into(),
+            other => Reason::Protocol { what: other.to_string() }.into(),
+        }
+    }
+}
+
+/// A versioned 128-bit digest of a transaction's changes: their pgoutput messages in order, without the descriptions of
+/// relations (which depend on the session). Two digests are comparable if their version is the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest(pub(crate) u128);
+
+impl Digest {
+    /// The version that this build computes: XXH3 of the length-prefixed messages, tuples as text.
+    pub const VERSION: u8 = 1;
+
+    /// A digest of this build's version from its 128 bits.
+    pub fn from_bits(bits: u128) -> Digest {
+        Digest(bits)
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{:032x}", Digest::VERSION, self.0)
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
