@@ -1,1 +1,3 @@
+//! pgonce, the command.
+mod config;
 fn main() {}
