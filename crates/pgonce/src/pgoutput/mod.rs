@@ -22,9 +22,12 @@
 //! [formats]: https://www.postgresql.org/docs/18/protocol-logicalrep-message-formats.html
 
 mod decode;
+pub mod encode;
 mod error;
 mod message;
 mod reader;
+#[cfg(test)]
+mod tests;
 mod tuple;
 
 pub use decode::{Decoder, decode_message};
