@@ -65,9 +65,8 @@ pub async fn slot_state(client: &Client, slot: &str) -> Result<Option<SlotState>
 impl SlotState {
     /// Refuses a slot that cannot be streamed from, whatever is stored about it.
     pub(crate) fn usable(&self, slot: &str, database: &str) -> Result<(), Reason> {
-        let unusable = |what: String, hint: &str| {
-            Err(Reason::SlotUnusable { slot: slot.to_owned(), what, hint: hint.to_owned() })
-        };
+        let unusable =
+            |what: String, hint: &str| Err(Reason::SlotUnusable { slot: slot.to_owned(), what, hint: hint.to_owned() });
         let other_name = "Name another slot with --slot (an unused name makes a new one).";
         if self.plugin != "pgoutput" {
             let found = if self.plugin.is_empty() { "a physical slot" } else { &self.plugin };
@@ -230,7 +229,8 @@ pub(crate) async fn insert_position(client: &Client) -> Result<Boundary, Stop> {
     let sql = "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() \
          ELSE pg_catalog.pg_current_wal_insert_lsn() END::text";
     let row = client.query_one(sql, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
-    let lsn: Lsn = row.get::<_, String>(0).parse().map_err(|_| Stop::internal("the source's write position is no LSN"))?;
+    let lsn: Lsn =
+        row.get::<_, String>(0).parse().map_err(|_| Stop::internal("the source's write position is no LSN"))?;
     Ok(Boundary(lsn.before_page_header()))
 }
 

@@ -355,7 +355,12 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         }
     }
 
-    fn take_in(&mut self, state: &mut Flowing, received: Result<(), Stop>, events: &mut Vec<Event>) -> Result<(), Stop> {
+    fn take_in(
+        &mut self,
+        state: &mut Flowing,
+        received: Result<(), Stop>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Stop> {
         received?;
         for event in events.drain(..) {
             match event {

@@ -102,7 +102,11 @@ mod tests {
     #[test]
     fn a_fingerprint_tells_what_left_and_what_came() {
         let before = Published {
-            members: vec![member("member 9 16384 []", 16384), member("publication 5 1111", 0), member("publishes 16384", 16384)],
+            members: vec![
+                member("member 9 16384 []", 16384),
+                member("publication 5 1111", 0),
+                member("publishes 16384", 16384),
+            ],
             tables: Vec::new(),
         };
         let after = Published {

@@ -11,11 +11,7 @@ use crate::stop::Reason;
 ///
 /// A position on the source's own timeline must lie within its WAL; one on an ancestor at or below the point where the ancestor
 /// was left. Anything else means that the target holds transactions that this source never had.
-pub(crate) fn timeline(
-    stored: IdlePoint,
-    identity: &SourceIdentity,
-    history: &TimelineHistory,
-) -> Result<(), Reason> {
+pub(crate) fn timeline(stored: IdlePoint, identity: &SourceIdentity, history: &TimelineHistory) -> Result<(), Reason> {
     let applied = stored.boundary.0;
     if stored.timeline == identity.timeline {
         if applied > identity.flushed {
@@ -29,12 +25,9 @@ pub(crate) fn timeline(
     }
     match history.left_at(stored.timeline) {
         Some(switch) if applied <= switch => Ok(()),
-        Some(switch) => Err(Reason::TimelineDiverged {
-            stored: stored.timeline,
-            found: identity.timeline,
-            switch,
-            applied,
-        }),
+        Some(switch) => {
+            Err(Reason::TimelineDiverged { stored: stored.timeline, found: identity.timeline, switch, applied })
+        }
         None => Err(Reason::SourceChanged {
             what: format!(
                 "its timeline {} does not descend from timeline {} of the stored position",
@@ -97,7 +90,11 @@ mod tests {
             },
             streaming: true,
             copied: Vec::new(),
-            checkpoint: end.map(|end| Checkpoint { timeline: 1, commit: CommitLsn(Lsn(end - 5)), end: EndLsn(Lsn(end)) }),
+            checkpoint: end.map(|end| Checkpoint {
+                timeline: 1,
+                commit: CommitLsn(Lsn(end - 5)),
+                end: EndLsn(Lsn(end)),
+            }),
             idle: at(1, idle),
         }
     }

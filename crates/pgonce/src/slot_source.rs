@@ -204,11 +204,8 @@ impl Source for SlotSource {
         let gone: Vec<u32> = missing.iter().map(|m| m.table).filter(|oid| *oid != 0).collect();
         let existing = if gone.is_empty() { Vec::new() } else { catalog::existing(client, &gone).await? };
         // A table that no longer exists has left nothing out.
-        let left: Vec<&str> = missing
-            .iter()
-            .filter(|m| m.table == 0 || existing.contains(&m.table))
-            .map(|m| m.label.as_str())
-            .collect();
+        let left: Vec<&str> =
+            missing.iter().filter(|m| m.table == 0 || existing.contains(&m.table)).map(|m| m.label.as_str()).collect();
         if !left.is_empty() {
             return Err(Reason::PublicationChanged { what: format!("no longer there: {}", left.join("; ")) }.into());
         }

@@ -3,9 +3,9 @@
 use std::future::Future;
 
 use crate::position::{Boundary, Durable, Lsn, Timeline};
+use crate::published::Published;
 use crate::sink::{Binding, StartMode, StoredFlow};
 use crate::snapshot::Snapshot;
-use crate::published::Published;
 use crate::stop::Stop;
 use crate::transaction::Transaction;
 
@@ -96,4 +96,3 @@ pub enum Event {
         open: bool,
     },
 }
-

@@ -117,10 +117,10 @@ impl Assembler {
             }
             Message::Origin { name, .. } => self.open_mut("Origin")?.origin = Some(name.into()),
             Message::Commit { commit, end, commit_time, .. } => {
-                let open = self.open.take().ok_or(AssembleError::Misplaced {
-                    message: "Commit",
-                    place: "outside of a transaction",
-                })?;
+                let open = self
+                    .open
+                    .take()
+                    .ok_or(AssembleError::Misplaced { message: "Commit", place: "outside of a transaction" })?;
                 if open.final_lsn != commit {
                     return Err(AssembleError::OtherCommit {
                         xid: open.xid,

@@ -115,6 +115,7 @@ async fn send_updates(mut write: WriteHalf<Transport>, interval: Duration, share
         }
         let pause = if sent == Some(Lsn(shared.acknowledged.load(Ordering::Acquire))) { interval } else { SPACING };
         let since = sent_at.map_or(Duration::ZERO, |at| at.elapsed());
-        let _ = tokio::time::timeout(pause.saturating_sub(since).max(Duration::from_millis(1)), shared.wake.notified()).await;
+        let _ = tokio::time::timeout(pause.saturating_sub(since).max(Duration::from_millis(1)), shared.wake.notified())
+            .await;
     }
 }

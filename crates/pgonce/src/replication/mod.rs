@@ -6,8 +6,6 @@ mod receive;
 mod session;
 mod timeline;
 
-pub(crate) use feedback::Feedback;
-pub(crate) use queue::Queue;
 pub(crate) use receive::{Receiver, ReceiverSettings};
-pub(crate) use session::{CreatedSlot, ReplicationSession, StartOptions};
+pub(crate) use session::{ReplicationSession, StartOptions};
 pub use timeline::{TimelineHistory, TimelineHistoryError};

@@ -43,7 +43,8 @@ impl Queue {
             let mut state = self.lock();
             state.bytes += events.iter().map(in_memory).sum::<usize>();
             // Of two reports in a row only the later one says anything.
-            if let (Some(Event::Reported { .. }), Some(Event::Reported { .. })) = (state.events.last(), events.first()) {
+            if let (Some(Event::Reported { .. }), Some(Event::Reported { .. })) = (state.events.last(), events.first())
+            {
                 state.events.pop();
             }
             state.events.append(events);

@@ -46,8 +46,8 @@ type Fields = Vec<Option<Bytes>>;
 
 impl ReplicationSession {
     pub(crate) async fn open(settings: &ConnectionSettings) -> Result<ReplicationSession, Stop> {
-        let parameters = [("replication", "database")];
-        let session = open_session(settings, "replication", &parameters).await.map_err(|e| e.into_stop(Side::Source))?;
+        let parameters = [("replication", "database"), ("application_name", "pgonce replication")];
+        let session = open_session(settings, &parameters).await.map_err(|e| e.into_stop(Side::Source))?;
         let (transport, frames) = session.into_parts();
         Ok(ReplicationSession { transport, frames })
     }
@@ -218,7 +218,8 @@ pub(super) fn server_stop(body: &[u8], slot: &str) -> Stop {
         "55006" => Reason::SlotInUse { slot: slot.to_owned(), pid: 0 }.into(),
         state if passes(state) => Reason::Busy { side: Side::Source, fault }.into(),
         "42704" if !slot.is_empty() => Reason::PublicationChanged {
-            what: "the walsender no longer finds a publication (or the slot) that the stream needs (SQLSTATE 42704)".into(),
+            what: "the walsender no longer finds a publication (or the slot) that the stream needs (SQLSTATE 42704)"
+                .into(),
         }
         .into(),
         state => Reason::SourceNotReady {
