@@ -1,1 +1,34 @@
-//! pgonce-testkit
+//! What the tests, the benchmarks and the demonstration of pgonce run on.
+//!
+//! - [`Cluster`]: throwaway PostgreSQL clusters of any installed major, which can be stopped, killed and started again.
+//! - [`Proxy`]: a TCP proxy that injects faults.
+//! - [`kill`]: process killing that proves that it killed.
+//! - [`witness`]: two tables that show any transaction lost or applied twice.
+//! - [`Workload`]: seeded random transactions on the witness tables, which survive the source's crashes.
+//! - [`pgbench`]: pgbench's tables and transaction, without the program.
+//!
+//! A server that is missing and a kill that hit nothing are errors, never a reason to skip.
+
+mod cluster;
+mod error;
+mod installation;
+pub mod kill;
+pub mod pgbench;
+mod process;
+mod proxy;
+mod random;
+mod settings;
+mod sweep;
+mod tls;
+pub mod witness;
+mod workload;
+
+pub use cluster::Cluster;
+pub use error::KitError;
+pub use installation::{Installation, majors};
+pub use kill::{KillCount, Killed};
+pub use proxy::{Direction, Ending, Proxy, Traffic};
+pub use random::Random;
+pub use settings::ClusterBuilder;
+pub use tls::{Curve, TlsFiles};
+pub use workload::{Counts, RunningWorkload, Workload};

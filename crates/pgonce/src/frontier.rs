@@ -143,9 +143,9 @@ impl Frontier {
         self.pending.is_empty()
     }
 
-    /// How many received transactions are not known durable.
-    pub fn undurable(&self) -> usize {
-        self.pending.len()
+    /// Whether the sink has been given something that is not known durable.
+    pub fn any_handed_over(&self) -> bool {
+        self.handed_over > 0
     }
 
     /// The last point that the source reported with nothing open below it.

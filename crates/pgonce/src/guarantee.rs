@@ -28,7 +28,9 @@ pub enum Repeat {
 impl fmt::Display for Guarantee {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Guarantee::EffectOnce => f.write_str("effect-once: data, dedup record and checkpoint are one target commit"),
+            Guarantee::EffectOnce => {
+                f.write_str("effect-once: data, dedup record and checkpoint are one target commit")
+            }
             Guarantee::AtLeastOnce { duplicates_at_most } => write!(
                 f,
                 "at-least-once: a crash repeats at most {}",

@@ -2,6 +2,7 @@
 #![warn(missing_docs)]
 
 pub mod assemble;
+pub mod catalog;
 pub mod connect;
 pub mod frontier;
 pub mod guarantee;
@@ -11,7 +12,10 @@ pub mod pipeline;
 pub mod position;
 pub mod published;
 pub mod relation;
+pub mod replication;
+mod resume;
 pub mod sink;
+pub mod slot_source;
 pub mod snapshot;
 pub mod source;
 pub mod sql_error;

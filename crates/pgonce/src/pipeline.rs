@@ -1,10 +1,22 @@
 //! The one loop: from a source to a sink, and the acknowledgement back.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::position::{Boundary, Checkpoint, Lsn};
-use crate::sink::StartMode;
+use futures_util::FutureExt;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::frontier::Frontier;
+use crate::pgoutput::PgTime;
+use crate::position::{Boundary, Checkpoint, Lsn, Timeline};
+use crate::sink::{Binding, IdlePoint, Sink, StartMode, Stored, StoredFlow, Written};
+use crate::snapshot::Snapshot;
+use crate::source::{Event, Source};
 use crate::stop::Stop;
+use crate::transaction::Transaction;
 
 /// How a pipeline runs.
 #[derive(Clone, Debug)]
@@ -89,6 +101,10 @@ pub struct Progress {
     pub changes: u64,
     /// The last applied transaction.
     pub checkpoint: Option<Checkpoint>,
+    /// When it committed, by the source's clock.
+    pub commit_time: Option<PgTime>,
+    /// Transactions received and waiting to be applied.
+    pub waiting: usize,
     /// The last position that the source reported with nothing open below it.
     pub reported: Option<Boundary>,
     /// The last acknowledged position.
@@ -125,4 +141,404 @@ pub enum Finished {
     Drained(Boundary),
     /// Told to stop.
     Stopped,
+}
+
+/// A source and a sink, joined.
+#[derive(Debug)]
+pub struct Pipeline<Src, Snk> {
+    source: Src,
+    sink: Snk,
+    options: PipelineOptions,
+    progress: watch::Sender<Progress>,
+    /// Whether the session that has just ended got anything done: then the next pause is a short one.
+    advanced: bool,
+}
+
+impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
+    /// Joins a source and a sink. Nothing is connected yet.
+    pub fn new(source: Src, sink: Snk, options: PipelineOptions) -> Pipeline<Src, Snk> {
+        Pipeline { source, sink, options, progress: watch::Sender::new(Progress::default()), advanced: false }
+    }
+
+    /// What the pipeline is doing, at any time.
+    pub fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
+    }
+
+    /// Runs until the stop position is reached, `stop` becomes true, or a fault that does not heal by itself.
+    ///
+    /// Faults that do heal are waited out with growing pauses, for ever, and show in [`Progress::fault`].
+    pub async fn run(&mut self, mut stop: watch::Receiver<bool>) -> Result<Finished, Stop> {
+        let mut attempts: u32 = 0;
+        loop {
+            self.advanced = false;
+            let fault = match self.session(&mut stop).await {
+                Ok(finished) => return Ok(finished),
+                Err(fault) => fault,
+            };
+            if self.advanced {
+                attempts = 0;
+            }
+            if !fault.is_transient() {
+                self.progress.send_modify(|p| p.phase = Phase::Stopping);
+                self.sink.record_stop(&fault).await;
+                self.source.close().await;
+                return Err(fault);
+            }
+            attempts += 1;
+            tracing::warn!(code = fault.code(), attempts, "{fault}");
+            self.progress.send_modify(|p| {
+                p.phase = Phase::Waiting;
+                p.fault = Some((fault, attempts));
+            });
+            let pause = Duration::from_millis(50 << attempts.min(12)).min(self.options.backoff_max);
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = stopped(&mut stop) => return Ok(Finished::Stopped),
+            }
+        }
+    }
+
+    /// One session: from connecting to the end of the stream. Whatever ends it, the next one starts from what is stored.
+    async fn session(&mut self, stop: &mut watch::Receiver<bool>) -> Result<Finished, Stop> {
+        let mut connect_stop = stop.clone();
+        let (flow, timeline) = tokio::select! {
+            // Dropping a copy or a connection half-way leaves nothing behind: both commit whole or not at all.
+            () = stopped(&mut connect_stop) => return Ok(Finished::Stopped),
+            ready = self.prepare() => ready?,
+        };
+        self.source.stream(&flow).await?;
+        let until = match self.options.until {
+            None => None,
+            Some(Until::At(lsn)) => Some(Boundary(lsn)),
+            Some(Until::Now) => Some(self.source.insert_position().await?),
+        };
+        let consistent_from = flow.copied.iter().map(|(_, boundary)| *boundary).max();
+        self.progress.send_modify(|p| {
+            p.fault = None;
+            p.checkpoint = flow.checkpoint;
+            p.consistent_from = consistent_from;
+            p.phase = if consistent_from.is_some() { Phase::CatchingUp } else { Phase::Streaming };
+        });
+        let mut flowing = Flowing {
+            frontier: Frontier::new(flow.checkpoint.map(|c| c.end), Some(flow.idle.boundary)),
+            waiting: VecDeque::new(),
+            timeline,
+            until,
+            consistent_from,
+            attest_at: Instant::now(),
+            durable_at: Instant::now(),
+            idle_at: Instant::now(),
+            ask_at: Instant::now(),
+        };
+        let finished = self.flow(&mut flowing, stop).await?;
+        self.progress.send_modify(|p| p.phase = Phase::Stopping);
+        self.source.close().await;
+        Ok(finished)
+    }
+
+    /// Connects both ends, and on a first start binds and copies.
+    async fn prepare(&mut self) -> Result<(StoredFlow, Timeline), Stop> {
+        self.progress.send_modify(|p| p.phase = Phase::Connecting);
+        let identity = self.source.connect().await?;
+        let (mut flow, snapshot) = match self.sink.open(&identity).await? {
+            Stored::Flow(flow) => (flow, None),
+            Stored::Nothing => {
+                let begun = self.source.begin(self.options.start).await?;
+                let binding = Binding::new(begun.boundary, identity.timeline, self.options.start, &begun.published);
+                self.sink.bind(&binding).await?;
+                let idle = IdlePoint { boundary: binding.boundary, timeline: identity.timeline };
+                let streaming = self.options.start == StartMode::GoForward;
+                (StoredFlow { binding, streaming, copied: Vec::new(), checkpoint: None, idle }, begun.snapshot)
+            }
+        };
+        let published = self.source.published(&flow.binding).await?;
+        let added = published.added_to(&flow.binding.published);
+        let mut warnings = self.source.warnings();
+        warnings.extend(added.iter().map(|what| format!("{what} was added after the flow began: it is not copied")));
+        self.progress.send_modify(|p| {
+            for warning in warnings {
+                if !p.warnings.contains(&warning) {
+                    p.warnings.push(warning);
+                }
+            }
+        });
+        if !flow.streaming {
+            self.copy(&mut flow, &published, snapshot).await?;
+        }
+        Ok((flow, identity.timeline))
+    }
+
+    /// Copies the tables that have not been copied, each with its own boundary.
+    async fn copy(
+        &mut self,
+        flow: &mut StoredFlow,
+        published: &crate::published::Published,
+        snapshot: Option<Snapshot>,
+    ) -> Result<(), Stop> {
+        // Only what was published before the slot was made: of a table added since, changes may be missing from the stream.
+        let bound = published.tables.iter().filter(|t| flow.binding.publishes(t.oid));
+        let mut tables: Vec<_> = bound.filter(|t| !flow.copied.iter().any(|(oid, _)| *oid == t.oid)).collect();
+        tables.sort_by_key(|t| std::cmp::Reverse(t.bytes));
+        let copied_before = flow.copied.len();
+        self.progress.send_modify(|p| {
+            p.phase = Phase::Copying;
+            p.fault = None;
+            p.tables = copied_before + tables.len();
+            p.tables_copied = copied_before;
+        });
+        if !tables.is_empty() {
+            let snapshot = match snapshot {
+                Some(snapshot) => snapshot,
+                None => self.source.snapshot().await?,
+            };
+            for table in tables {
+                self.progress.send_modify(|p| p.table = Some(table.to_string()));
+                let bytes = Arc::new(AtomicU64::new(0));
+                let rows = snapshot.rows(table, Arc::clone(&bytes)).await?;
+                let before = self.progress.borrow().bytes_copied;
+                let load = self.sink.load(table, snapshot.boundary, rows);
+                let copied = watching(load, || {
+                    self.progress.send_modify(|p| p.bytes_copied = before + bytes.load(Ordering::Relaxed));
+                })
+                .await?;
+                self.advanced = true;
+                flow.copied.push((table.oid, snapshot.boundary));
+                self.progress.send_modify(|p| {
+                    p.rows_copied += copied;
+                    p.bytes_copied = before + bytes.load(Ordering::Relaxed);
+                    p.tables_copied += 1;
+                    p.table = None;
+                });
+            }
+        }
+        self.sink.copied().await?;
+        flow.streaming = true;
+        Ok(())
+    }
+
+    /// The stream: groups to the sink, and what became durable back.
+    async fn flow(&mut self, state: &mut Flowing, stop: &mut watch::Receiver<bool>) -> Result<Finished, Stop> {
+        let mut events = Vec::new();
+        loop {
+            // Whatever has arrived joins the next group; nothing is waited for while there is work.
+            if let Some(received) = self.source.receive(&mut events).now_or_never() {
+                self.take_in(state, received, &mut events)?;
+            }
+            let group = state.next_group(&self.options.group);
+            if !group.is_empty() {
+                let written = tokio::select! {
+                    written = self.sink.write(&group) => written?,
+                    () = stopped_for(stop, self.options.grace) => return Ok(Finished::Stopped),
+                };
+                self.wrote(state, &group, written);
+            }
+            self.keep_house(state).await?;
+            if let Some(until) = state.until
+                && state.frontier.drained(until)
+            {
+                self.settle(state).await?;
+                return Ok(Finished::Drained(until));
+            }
+            if *stop.borrow() {
+                self.settle(state).await?;
+                return Ok(Finished::Stopped);
+            }
+            if !group.is_empty() {
+                continue;
+            }
+            tokio::select! {
+                received = self.source.receive(&mut events) => self.take_in(state, received, &mut events)?,
+                () = tokio::time::sleep_until(state.next_chore()) => {}
+                () = stopped(stop) => {}
+            }
+        }
+    }
+
+    fn take_in(
+        &mut self,
+        state: &mut Flowing,
+        received: Result<(), Stop>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Stop> {
+        received?;
+        for event in events.drain(..) {
+            match event {
+                Event::Transaction(transaction) => {
+                    let received = state.frontier.received(transaction.commit(), transaction.end());
+                    received.map_err(|e| Stop::internal(e.to_string()))?;
+                    state.waiting.push_back(transaction);
+                }
+                Event::Reported { point, open } => state.frontier.reported(point, open),
+            }
+        }
+        Ok(())
+    }
+
+    fn wrote(&mut self, state: &mut Flowing, group: &[Transaction], written: Written) {
+        let last = group.last().expect("a group that was written is not empty");
+        state.frontier.handed_over(last.commit());
+        if let Some(claim) = written.durable {
+            state.frontier.made_durable(claim);
+        }
+        self.advanced |= written.applied > 0;
+        let passed = state.consistent_from.is_none_or(|from| from.precedes(last.commit()));
+        self.progress.send_modify(|p| {
+            p.applied += written.applied;
+            p.redelivered += written.redelivered;
+            p.changes += written.changes;
+            p.waiting = state.waiting.len();
+            if p.checkpoint.is_none_or(|c| c.commit < last.commit()) {
+                let timeline = state.timeline;
+                p.checkpoint = Some(Checkpoint { timeline, commit: last.commit(), end: last.end() });
+                p.commit_time = Some(last.commit_time());
+            }
+            if passed {
+                p.consistent_from = None;
+                p.phase = Phase::Streaming;
+            }
+        });
+    }
+
+    /// What is due: ask the sink how far it is durable, prove that nothing was left out, store an idle boundary, acknowledge.
+    async fn keep_house(&mut self, state: &mut Flowing) -> Result<(), Stop> {
+        let now = Instant::now();
+        if !state.frontier.settled() && now >= state.durable_at {
+            state.durable_at = now + Flowing::DURABLE_EVERY;
+            if let Some(claim) = self.sink.durable().await? {
+                state.frontier.made_durable(claim);
+            }
+        }
+        if now >= state.attest_at {
+            state.attest_at = now + if state.until.is_some() { Flowing::ASK_EVERY } else { Flowing::ATTEST_EVERY };
+            let point = self.source.attest().await?;
+            state.frontier.attested(point);
+        }
+        if now >= state.ask_at && state.waiting.is_empty() {
+            state.ask_at = now + if state.until.is_some() { Flowing::ASK_EVERY } else { Flowing::ATTEST_EVERY };
+            self.source.ask_position();
+        }
+        if now >= state.idle_at {
+            state.idle_at = now + self.options.idle_interval;
+            self.persist_idle(state).await?;
+        }
+        self.acknowledge(state);
+        Ok(())
+    }
+
+    async fn persist_idle(&mut self, state: &mut Flowing) -> Result<(), Stop> {
+        if let Some(boundary) = state.frontier.idle_candidate()
+            && self.sink.persist_idle(IdlePoint { boundary, timeline: state.timeline }).await?
+        {
+            state.frontier.persisted(boundary);
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&mut self, state: &mut Flowing) {
+        let acknowledged = state.frontier.acknowledge();
+        if let Some(position) = acknowledged {
+            self.source.acknowledge(position);
+        }
+        let reported = state.frontier.reported_point();
+        let passed = state.consistent_from.is_some_and(|from| state.frontier.settled() && reported >= Some(from));
+        if passed {
+            state.consistent_from = None;
+        }
+        self.progress.send_if_modified(|p| {
+            let changed = acknowledged.is_some() || p.reported != reported || passed;
+            p.reported = reported;
+            if let Some(position) = acknowledged {
+                p.acknowledged = Some(position.position());
+            }
+            if passed {
+                p.consistent_from = None;
+                p.phase = Phase::Streaming;
+            }
+            changed
+        });
+    }
+
+    /// At a good end: waits a moment for what is written to become durable, so that the last acknowledgement covers it.
+    async fn settle(&mut self, state: &mut Flowing) -> Result<(), Stop> {
+        let deadline = Instant::now() + self.options.grace;
+        while state.frontier.any_handed_over() && Instant::now() < deadline {
+            if let Some(claim) = self.sink.durable().await? {
+                state.frontier.made_durable(claim);
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        let point = self.source.attest().await?;
+        state.frontier.attested(point);
+        self.persist_idle(state).await?;
+        self.acknowledge(state);
+        Ok(())
+    }
+}
+
+/// The state of one streaming session.
+struct Flowing {
+    frontier: Frontier,
+    /// Received and not handed over.
+    waiting: VecDeque<Transaction>,
+    timeline: Timeline,
+    until: Option<Boundary>,
+    consistent_from: Option<Boundary>,
+    attest_at: Instant,
+    durable_at: Instant,
+    idle_at: Instant,
+    ask_at: Instant,
+}
+
+impl Flowing {
+    const DURABLE_EVERY: Duration = Duration::from_millis(50);
+    const ASK_EVERY: Duration = Duration::from_millis(50);
+    const ATTEST_EVERY: Duration = Duration::from_secs(1);
+
+    /// As many whole transactions as are waiting, within bounds, and none at or behind the stop position.
+    fn next_group(&mut self, limits: &GroupLimits) -> Vec<Transaction> {
+        let (mut count, mut bytes, mut changes) = (0, 0, 0);
+        for transaction in self.waiting.iter().take(limits.transactions) {
+            if self.until.is_some_and(|until| until.precedes(transaction.commit())) {
+                break;
+            }
+            bytes += transaction.size();
+            changes += transaction.change_count();
+            if count > 0 && (bytes > limits.bytes || changes > limits.changes) {
+                break;
+            }
+            count += 1;
+        }
+        self.waiting.drain(..count).collect()
+    }
+
+    /// When something is due though nothing arrives.
+    fn next_chore(&self) -> Instant {
+        let next = self.attest_at.min(self.idle_at).min(self.ask_at);
+        if self.frontier.settled() { next } else { next.min(self.durable_at) }
+    }
+}
+
+/// Until `stop` becomes true (or nobody is left who could set it: then never).
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Until `stop` has been true for `grace`.
+async fn stopped_for(stop: &mut watch::Receiver<bool>, grace: Duration) {
+    stopped(stop).await;
+    sleep(grace).await;
+}
+
+/// Drives `work`, looking in on it now and then.
+async fn watching<T>(work: impl Future<Output = T>, mut look: impl FnMut()) -> T {
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            () = sleep(Duration::from_millis(250)) => look(),
+        }
+    }
 }

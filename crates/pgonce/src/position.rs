@@ -31,7 +31,7 @@ impl Lsn {
         const PAGE: u64 = 8192;
         match self.0 % PAGE {
             24 => Lsn(self.0 - 24),
-            40 if (self.0 - 40) % (1024 * 1024) == 0 => Lsn(self.0 - 40),
+            40 if (self.0 - 40).is_multiple_of(1024 * 1024) => Lsn(self.0 - 40),
             _ => self,
         }
     }

@@ -66,18 +66,56 @@ impl Published {
         text
     }
 
-    /// Labels of what `stored` (a fingerprint) had and this one has not: changes may have been left out of the stream.
-    pub fn missing_from(&self, stored: &str) -> Vec<String> {
-        let lines = stored.lines().filter_map(|line| line.split_once(" # "));
-        lines
-            .filter(|(key, _)| !self.members.iter().any(|m| m.key == *key))
-            .map(|(_, label)| label.to_owned())
-            .collect()
+    /// What `stored` (a fingerprint) had and this one has not: changes may have been left out of the stream.
+    pub(crate) fn missing_from(&self, stored: &str) -> Vec<Member> {
+        let members = stored.lines().filter_map(Member::parse);
+        members.filter(|member| !self.members.iter().any(|m| m.key == member.key)).collect()
     }
 
     /// Labels of what this one has and `stored` (a fingerprint) had not.
     pub fn added_to(&self, stored: &str) -> Vec<String> {
-        let known: Vec<&str> = stored.lines().filter_map(|line| line.split_once(" # ")).map(|(key, _)| key).collect();
-        self.members.iter().filter(|m| !known.contains(&m.key.as_str())).map(|m| m.label.clone()).collect()
+        let known: Vec<Member> = stored.lines().filter_map(Member::parse).collect();
+        self.members.iter().filter(|m| !known.iter().any(|k| k.key == m.key)).map(|m| m.label.clone()).collect()
+    }
+}
+
+impl Member {
+    fn parse(line: &str) -> Option<Member> {
+        let (key, label) = line.split_once(" # ")?;
+        let mut words = key.split(' ');
+        let table = match (words.next()?, words.next()?, words.next()) {
+            ("member", _, Some(table)) | ("publishes", table, _) => table.parse().ok()?,
+            _ => 0,
+        };
+        Some(Member { key: key.to_owned(), label: label.to_owned(), table })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(key: &str, table: u32) -> Member {
+        Member { key: key.to_owned(), label: format!("the {key}"), table }
+    }
+
+    #[test]
+    fn a_fingerprint_tells_what_left_and_what_came() {
+        let before = Published {
+            members: vec![
+                member("member 9 16384 []", 16384),
+                member("publication 5 1111", 0),
+                member("publishes 16384", 16384),
+            ],
+            tables: Vec::new(),
+        };
+        let after = Published {
+            members: vec![member("publication 5 1111", 0), member("publishes 16390", 16390)],
+            tables: Vec::new(),
+        };
+        let stored = before.fingerprint();
+        assert!(before.missing_from(&stored).is_empty() && before.added_to(&stored).is_empty());
+        assert_eq!(after.missing_from(&stored), [before.members[0].clone(), before.members[2].clone()]);
+        assert_eq!(after.added_to(&stored), ["the publishes 16390"]);
     }
 }

@@ -111,6 +111,12 @@ impl Binding {
     pub fn new(boundary: Boundary, timeline: Timeline, start: StartMode, published: &Published) -> Binding {
         Binding { boundary, timeline, start, published: published.fingerprint() }
     }
+
+    /// Whether the table with this OID was published when the flow was bound.
+    pub fn publishes(&self, table: u32) -> bool {
+        let line = format!("publishes {table} # ");
+        self.published.lines().any(|l| l.starts_with(&line))
+    }
 }
 
 /// What an empty checkpoint means.

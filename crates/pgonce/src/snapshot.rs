@@ -3,6 +3,8 @@
 use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
@@ -41,8 +43,8 @@ impl Snapshot {
         Snapshot { boundary, name, settings, _exporter: exporter }
     }
 
-    /// The rows of a table, in COPY's text format, as of the snapshot.
-    pub async fn rows(&self, table: &PublishedTable) -> Result<TableRows, Stop> {
+    /// The rows of a table, in COPY's text format, as of the snapshot. `bytes` counts what has passed.
+    pub async fn rows(&self, table: &PublishedTable, bytes: Arc<AtomicU64>) -> Result<TableRows, Stop> {
         let connection = connect_sql(&self.settings, "snapshot").await.map_err(|e| e.into_stop(Side::Source))?;
         let begin = format!(
             "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {}",
@@ -51,7 +53,7 @@ impl Snapshot {
         let failed = |e| stop_from_sql(Side::Source, &e);
         connection.client.batch_execute(&begin).await.map_err(failed)?;
         let stream = connection.client.copy_out(&copy_out_statement(table)).await.map_err(failed)?;
-        Ok(TableRows { stream: Box::pin(stream), _connection: connection })
+        Ok(TableRows { stream: Box::pin(stream), bytes, _connection: connection })
     }
 }
 
@@ -70,13 +72,16 @@ fn copy_out_statement(table: &PublishedTable) -> String {
 /// The rows of one table on their way: COPY data in text format, in pieces that need not end with a row.
 pub struct TableRows {
     stream: Pin<Box<dyn Stream<Item = Result<Bytes, tokio_postgres::Error>> + Send>>,
+    bytes: Arc<AtomicU64>,
     _connection: SqlConnection,
 }
 
 impl TableRows {
     /// The next piece, or `None` behind the last one.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Stop> {
-        self.stream.next().await.transpose().map_err(|e| stop_from_sql(Side::Source, &e))
+        let piece = self.stream.next().await.transpose().map_err(|e| stop_from_sql(Side::Source, &e))?;
+        self.bytes.fetch_add(piece.as_ref().map_or(0, |p| p.len() as u64), Ordering::Relaxed);
+        Ok(piece)
     }
 }
 

@@ -3,9 +3,9 @@
 use std::future::Future;
 
 use crate::position::{Boundary, Durable, Lsn, Timeline};
+use crate::published::Published;
 use crate::sink::{Binding, StartMode, StoredFlow};
 use crate::snapshot::Snapshot;
-use crate::published::Published;
 use crate::stop::Stop;
 use crate::transaction::Transaction;
 
@@ -63,6 +63,11 @@ pub trait Source: Send {
     /// Where the source's write position is now: a stop position for "until now".
     fn insert_position(&mut self) -> impl Future<Output = Result<Boundary, Stop>> + Send;
 
+    /// What the operator should know and what does not stop the flow, since the last call.
+    fn warnings(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Ends the session in good order: the last acknowledgement is sent, the slot is let go.
     fn close(&mut self) -> impl Future<Output = ()> + Send;
 }
@@ -91,4 +96,3 @@ pub enum Event {
         open: bool,
     },
 }
-

@@ -38,7 +38,9 @@ pub fn stop_from_sql(side: Side, error: &tokio_postgres::Error) -> Stop {
     }
     let what = format!("{fault} ({})", condition(&fault.sqlstate));
     let hint = match fault.sqlstate.as_str() {
-        "42501" => format!("Grant the {side}'s role what is missing, or use another role; the server's log has the statement."),
+        "42501" => {
+            format!("Grant the {side}'s role what is missing, or use another role; the server's log has the statement.")
+        }
         _ => format!("The {side}'s server log has the statement and the full message."),
     };
     match side {

@@ -224,7 +224,9 @@ pub enum Reason {
         found: u64,
     },
     /// A transaction came again with the same identity and other content.
-    #[error("transaction {xid} with commit LSN {commit} was delivered again with other content: applied as {stored}, now {found}")]
+    #[error(
+        "transaction {xid} with commit LSN {commit} was delivered again with other content: applied as {stored}, now {found}"
+    )]
     RedeliveryConflict {
         /// Its commit LSN.
         commit: CommitLsn,

@@ -71,6 +71,11 @@ impl Transaction {
         self.body.size()
     }
 
+    /// Bytes of the encoded changes that lie in memory; the rest is spilled.
+    pub fn in_memory(&self) -> usize {
+        self.body.in_memory()
+    }
+
     /// A pass over the changes, from the first one.
     pub fn changes(&self) -> Changes<'_> {
         Changes {
@@ -171,7 +176,7 @@ impl Changes<'_> {
                     restart_identity: options.restart_identity,
                 }
             }
-            Message::LogicalMessage { lsn, prefix, content, .. } => Change::Message { lsn, prefix, content },
+            Message::LogicalMessage(m) => Change::Message { lsn: m.lsn, prefix: m.prefix, content: m.content },
             _ => return Err(ReadError::NotAChange),
         }))
     }

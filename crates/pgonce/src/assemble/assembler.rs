@@ -96,9 +96,9 @@ impl Assembler {
         let message = decode_message(bytes, false)?;
         match message {
             Message::Insert { .. } | Message::Update { .. } | Message::Delete { .. } => self.change(bytes, 1)?,
-            Message::Truncate { relations, .. } => self.change(bytes, relations.count() as u64)?,
-            Message::LogicalMessage { transactional: true, .. } => self.change(bytes, 1)?,
-            Message::LogicalMessage { transactional: false, lsn, .. } => return Ok(Assembled::Message(lsn)),
+            Message::Truncate { relations, .. } => self.change(bytes, relations.len() as u64)?,
+            Message::LogicalMessage(message) if message.transactional => self.change(bytes, 1)?,
+            Message::LogicalMessage(message) => return Ok(Assembled::Message(message.lsn)),
             Message::Relation(body) => self.describe(&body),
             Message::Type { .. } => {}
             Message::Begin { final_lsn, xid, .. } => {
@@ -117,10 +117,10 @@ impl Assembler {
             }
             Message::Origin { name, .. } => self.open_mut("Origin")?.origin = Some(name.into()),
             Message::Commit { commit, end, commit_time, .. } => {
-                let open = self.open.take().ok_or(AssembleError::Misplaced {
-                    message: "Commit",
-                    place: "outside of a transaction",
-                })?;
+                let open = self
+                    .open
+                    .take()
+                    .ok_or(AssembleError::Misplaced { message: "Commit", place: "outside of a transaction" })?;
                 if open.final_lsn != commit {
                     return Err(AssembleError::OtherCommit {
                         xid: open.xid,
@@ -170,11 +170,12 @@ impl Assembler {
     fn describe(&mut self, body: &RelationBody<'_>) {
         let relation = Arc::new(Relation {
             oid: body.oid,
-            schema: if body.namespace.is_empty() { "pg_catalog" } else { body.namespace }.to_owned(),
+            schema: body.schema().to_owned(),
             name: body.name.to_owned(),
             identity: body.replica_identity,
             columns: body
-                .columns()
+                .columns
+                .iter()
                 .map(|c| RelationColumn {
                     name: c.name.to_owned(),
                     type_oid: c.type_oid,

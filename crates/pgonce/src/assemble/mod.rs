@@ -3,6 +3,6 @@
 mod assembler;
 mod spill;
 
-pub use assembler::{Assembled, Assembler, AssembleError};
+pub use assembler::{AssembleError, Assembled, Assembler};
 pub(crate) use spill::Reader;
 pub use spill::{Body, SpillSettings};

@@ -3,6 +3,7 @@
 //! A body is a sequence of entries, each a length (`u32`, little-endian) and that many bytes of one pgoutput message. A spill
 //! file has no name from the moment it is made, so that it goes with the process, however the process ends.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -77,11 +78,16 @@ pub(crate) struct Collector {
     file: Option<Writing>,
 }
 
-#[derive(Debug)]
 struct Writing {
     file: File,
     length: u64,
     hash: Box<Xxh3>,
+}
+
+impl fmt::Debug for Writing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writing").field("length", &self.length).finish_non_exhaustive()
+    }
 }
 
 const BLOCK: usize = 256 << 10;
@@ -129,12 +135,6 @@ impl Collector {
                 (Body { spilled: Some(Arc::new(spilled)), tail }, digest)
             }
         }
-    }
-
-    /// Forgets what has been collected of the current transaction.
-    pub(crate) fn discard(&mut self) {
-        self.buffer.clear();
-        self.file = None;
     }
 }
 

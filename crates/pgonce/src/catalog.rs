@@ -1,0 +1,385 @@
+//! What the source's catalog says: slot, publications, published tables. One query each, whatever the number of tables.
+
+use tokio_postgres::Client;
+
+use crate::ident::{quote_ident, quote_qualified};
+use crate::pgoutput::ReplicaIdentity;
+use crate::position::{Boundary, Lsn};
+use crate::published::{Member, Published, PublishedTable};
+use crate::sql_error::stop_from_sql;
+use crate::stop::{Reason, Side, Stop};
+
+/// A row of `pg_replication_slots`. What a version does not have is absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlotState {
+    /// `plugin`; empty for a physical slot.
+    pub plugin: String,
+    /// `database`; empty for a physical slot.
+    pub database: String,
+    /// `active_pid`.
+    pub active_pid: Option<i32>,
+    /// `confirmed_flush_lsn`.
+    pub confirmed_flush: Option<Lsn>,
+    /// `restart_lsn`: WAL from here on is kept for the slot.
+    pub restart: Option<Lsn>,
+    /// `wal_status`: `reserved`, `extended`, `unreserved` or `lost`.
+    pub wal_status: Option<String>,
+    /// `safe_wal_size`, bytes.
+    pub safe_wal_size: Option<i64>,
+    /// `two_phase`.
+    pub two_phase: bool,
+    /// `temporary`.
+    pub temporary: bool,
+    /// `invalidation_reason` (17), or `conflict` where 16 says `conflicting`.
+    pub invalidation: Option<String>,
+    /// `synced` (17): made by slot synchronisation on a standby.
+    pub synced: bool,
+}
+
+/// Reads the state of a slot, or `None` if there is none of that name.
+pub async fn slot_state(client: &Client, slot: &str) -> Result<Option<SlotState>, Stop> {
+    // Through jsonb, so that a column that the version lacks reads as NULL.
+    let sql = "SELECT coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), s.active_pid, \
+         s.confirmed_flush_lsn::text, s.restart_lsn::text, s.wal_status, s.safe_wal_size, \
+         coalesce((j ->> 'two_phase')::bool, false), s.temporary, \
+         coalesce(j ->> 'invalidation_reason', CASE WHEN (j ->> 'conflicting')::bool THEN 'conflict' END), \
+         coalesce((j ->> 'synced')::bool, false) AND pg_catalog.pg_is_in_recovery() \
+         FROM pg_catalog.pg_replication_slots s, LATERAL (SELECT pg_catalog.to_jsonb(s) AS j) x WHERE s.slot_name = $1";
+    let row = client.query_opt(sql, &[&slot]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    let lsn = |text: Option<String>| text.and_then(|t| t.parse().ok());
+    Ok(row.map(|row| SlotState {
+        plugin: row.get(0),
+        database: row.get(1),
+        active_pid: row.get(2),
+        confirmed_flush: lsn(row.get(3)),
+        restart: lsn(row.get(4)),
+        wal_status: row.get(5),
+        safe_wal_size: row.get(6),
+        two_phase: row.get(7),
+        temporary: row.get(8),
+        invalidation: row.get(9),
+        synced: row.get(10),
+    }))
+}
+
+impl SlotState {
+    /// Refuses a slot that cannot be streamed from, whatever is stored about it.
+    pub(crate) fn usable(&self, slot: &str, database: &str) -> Result<(), Reason> {
+        let unusable =
+            |what: String, hint: &str| Err(Reason::SlotUnusable { slot: slot.to_owned(), what, hint: hint.to_owned() });
+        let other_name = "Name another slot with --slot (an unused name makes a new one).";
+        if self.plugin != "pgoutput" {
+            let found = if self.plugin.is_empty() { "a physical slot" } else { &self.plugin };
+            return unusable(format!("its plugin is pgoutput's no more than {found}: pgoutput is needed"), other_name);
+        }
+        if self.database != database {
+            return unusable(format!("it belongs to database {}, not {database}", self.database), other_name);
+        }
+        if self.wal_status.as_deref() == Some("lost") || self.invalidation.is_some() {
+            let cause = self.invalidation.as_deref().unwrap_or("the WAL it needs was removed: max_slot_wal_keep_size");
+            return Err(Reason::SlotLost { slot: slot.to_owned(), what: format!("wal_status lost ({cause})") });
+        }
+        if self.synced {
+            return unusable(
+                "it is synchronised from a primary and this server has not been promoted".to_owned(),
+                "Point the source URL at the primary, or promote this server first.",
+            );
+        }
+        if self.two_phase {
+            return unusable(
+                "it was made with two_phase, and prepared transactions are not delivered by this version".to_owned(),
+                other_name,
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Publications and their tables, as they are now.
+pub(crate) async fn published(client: &Client, version: u32, publications: &[String]) -> Result<Published, Stop> {
+    let failed = |e| stop_from_sql(Side::Source, &e);
+    let names: Vec<&str> = publications.iter().map(String::as_str).collect();
+    let mut members = Vec::new();
+    let sql = "SELECT p.oid, p.pubname::text, p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, \
+         p.pubviaroot, coalesce(pg_catalog.to_jsonb(p) ->> 'pubgencols', '') FROM pg_catalog.pg_publication p \
+         WHERE p.pubname = ANY ($1)";
+    let mut found = Vec::new();
+    for row in client.query(sql, &[&names]).await.map_err(failed)? {
+        let (oid, name): (u32, String) = (row.get(0), row.get(1));
+        let flags: String = (2..8).map(|i| if row.get::<_, bool>(i) { '1' } else { '0' }).collect();
+        let generated: String = row.get(8);
+        members.push(Member {
+            key: format!("publication {oid} {flags} {generated}").trim_end().to_owned(),
+            label: format!("publication {name} as it was"),
+            table: 0,
+        });
+        found.push(name);
+    }
+    if let Some(missing) = publications.iter().find(|p| !found.contains(p)) {
+        let row = client.query_one("SELECT pg_catalog.current_database()::text", &[]).await.map_err(failed)?;
+        return Err(Reason::PublicationMissing { publication: missing.clone(), database: row.get(0) }.into());
+    }
+    let details = if version >= 150_000 {
+        "r.prattrs::text, pg_catalog.md5(pg_catalog.pg_get_expr(r.prqual, r.prrelid))"
+    } else {
+        "NULL::text, NULL::text"
+    };
+    let sql = format!(
+        "SELECT r.oid, r.prrelid, n.nspname::text, c.relname::text, p.pubname::text, {details} \
+         FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid \
+         JOIN pg_catalog.pg_class c ON c.oid = r.prrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE p.pubname = ANY ($1)"
+    );
+    for row in client.query(&sql, &[&names]).await.map_err(failed)? {
+        let (member, table): (u32, u32) = (row.get(0), row.get(1));
+        let (schema, name, publication): (String, String, String) = (row.get(2), row.get(3), row.get(4));
+        let columns: Option<String> = row.get(5);
+        let filter: Option<String> = row.get(6);
+        members.push(Member {
+            key: format!("member {member} {table} [{}] {}", columns.unwrap_or_default(), filter.unwrap_or_default())
+                .trim_end()
+                .to_owned(),
+            label: format!("table {schema}.{name} as a member of publication {publication}"),
+            table,
+        });
+    }
+    if version >= 150_000 {
+        let sql = "SELECT s.oid, n.nspname::text, p.pubname::text FROM pg_catalog.pg_publication_namespace s \
+             JOIN pg_catalog.pg_publication p ON p.oid = s.pnpubid JOIN pg_catalog.pg_namespace n ON n.oid = s.pnnspid \
+             WHERE p.pubname = ANY ($1)";
+        for row in client.query(sql, &[&names]).await.map_err(failed)? {
+            let (member, schema, publication): (u32, String, String) = (row.get(0), row.get(1), row.get(2));
+            members.push(Member {
+                key: format!("schema {member}"),
+                label: format!("schema {schema} as a member of publication {publication}"),
+                table: 0,
+            });
+        }
+    }
+    let tables = tables(client, version, &names).await?;
+    members.extend(tables.iter().map(|t| Member {
+        key: format!("publishes {}", t.oid),
+        label: format!("table {t} as a published table"),
+        table: t.oid,
+    }));
+    members.sort();
+    Ok(Published { members, tables })
+}
+
+async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<Vec<PublishedTable>, Stop> {
+    let (columns, filter) = if version >= 150_000 {
+        (
+            "(t.attnames IS NULL OR a.attname = ANY (t.attnames))",
+            "CASE WHEN pg_catalog.bool_and(t.rowfilter IS NOT NULL) \
+             THEN pg_catalog.string_agg(DISTINCT '(' || t.rowfilter || ')', ' OR ') END",
+        )
+    } else {
+        ("true", "NULL::text")
+    };
+    let sql = format!(
+        "SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text, \
+           ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 \
+             AND NOT a.attisdropped AND a.attgenerated = '' AND EXISTS (SELECT FROM pg_catalog.pg_publication_tables t \
+               WHERE t.pubname = ANY ($1) AND t.schemaname = n.nspname AND t.tablename = c.relname AND {columns}) \
+             ORDER BY a.attnum), \
+           p.filter, \
+           ARRAY(SELECT a.attname::text FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a \
+             ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) WHERE i.indrelid = c.oid AND i.indisvalid \
+             AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END \
+             ORDER BY pg_catalog.array_position(i.indkey::int2[], a.attnum)), \
+           pg_catalog.pg_table_size(c.oid)::int8, greatest(c.reltuples, 0)::int8 \
+         FROM (SELECT t.schemaname, t.tablename, {filter} AS filter FROM pg_catalog.pg_publication_tables t \
+               WHERE t.pubname = ANY ($1) GROUP BY 1, 2) p \
+         JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname \
+         JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename ORDER BY 2, 3"
+    );
+    let rows = client.query(&sql, &[&publications]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    Ok(rows
+        .iter()
+        .map(|row| PublishedTable {
+            oid: row.get(0),
+            schema: row.get(1),
+            name: row.get(2),
+            partitioned: row.get::<_, String>(3) == "p",
+            identity: identity(row.get::<_, String>(4).as_bytes()),
+            columns: row.get(5),
+            row_filter: row.get(6),
+            key: row.get(7),
+            bytes: u64::try_from(row.get::<_, i64>(8)).unwrap_or(0),
+            rows_estimated: u64::try_from(row.get::<_, i64>(9)).unwrap_or(0),
+        })
+        .collect())
+}
+
+fn identity(relreplident: &[u8]) -> ReplicaIdentity {
+    relreplident.first().and_then(|b| ReplicaIdentity::from_byte(*b)).unwrap_or(ReplicaIdentity::Nothing)
+}
+
+/// Which of `oids` are still tables of the source.
+pub(crate) async fn existing(client: &Client, oids: &[u32]) -> Result<Vec<u32>, Stop> {
+    let rows = client
+        .query("SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1)", &[&oids])
+        .await
+        .map_err(|e| stop_from_sql(Side::Source, &e))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// The source's write position. On a standby, what it has replayed.
+pub(crate) async fn insert_position(client: &Client) -> Result<Boundary, Stop> {
+    let sql = "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() \
+         ELSE pg_catalog.pg_current_wal_insert_lsn() END::text";
+    let row = client.query_one(sql, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    let lsn: Lsn =
+        row.get::<_, String>(0).parse().map_err(|_| Stop::internal("the source's write position is no LSN"))?;
+    Ok(Boundary(lsn.before_page_header()))
+}
+
+/// Whether a change of a publication is under way: made, perhaps already in the WAL, and not yet visible.
+pub(crate) async fn publication_change_in_flight(client: &Client) -> Result<bool, Stop> {
+    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE l.locktype = 'object' AND l.granted \
+         AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) \
+         AND l.mode = 'AccessExclusiveLock' AND l.classid IN ('pg_catalog.pg_publication'::regclass, \
+         'pg_catalog.pg_publication_rel'::regclass, pg_catalog.to_regclass('pg_catalog.pg_publication_namespace')))";
+    let row = client.query_one(sql, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    Ok(row.get(0))
+}
+
+/// A table that a pattern matched, before it is published.
+struct Candidate {
+    schema: String,
+    name: String,
+    identity: ReplicaIdentity,
+    has_primary_key: bool,
+}
+
+impl Candidate {
+    /// Whether publishing its updates and deletes leaves the source's own UPDATE and DELETE working.
+    fn identifiable(&self) -> bool {
+        match self.identity {
+            ReplicaIdentity::Full | ReplicaIdentity::Index => true,
+            ReplicaIdentity::Default => self.has_primary_key,
+            ReplicaIdentity::Nothing => false,
+        }
+    }
+}
+
+/// What became of a request to publish tables by pattern.
+#[derive(Debug)]
+pub(crate) struct Publishing {
+    /// Tables that were left out, each with the reason and the SQL that mends it.
+    pub(crate) left_out: Vec<String>,
+}
+
+/// Makes a publication of the tables that match `patterns` (`schema.table`, `*` for any run of characters).
+///
+/// A table without a usable replica identity is left out if a wildcard found it and refused if it was named: with it in a
+/// publication of updates, the source's own UPDATE would fail.
+pub(crate) async fn create_publication(client: &Client, name: &str, patterns: &[String]) -> Result<Publishing, Stop> {
+    let sql = "SELECT n.nspname::text, c.relname::text, c.relreplident::text, EXISTS (SELECT FROM pg_catalog.pg_index i \
+           WHERE i.indrelid = c.oid AND i.indisprimary) \
+         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition \
+           AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgonce') AND n.nspname NOT LIKE 'pg\\_%' \
+         ORDER BY 1, 2";
+    let rows = client.query(sql, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    let candidates: Vec<Candidate> = rows
+        .iter()
+        .map(|row| Candidate {
+            schema: row.get(0),
+            name: row.get(1),
+            identity: identity(row.get::<_, String>(2).as_bytes()),
+            has_primary_key: row.get(3),
+        })
+        .collect();
+    let (mut tables, mut left_out) = (Vec::new(), Vec::new());
+    for pattern in patterns {
+        let matching: Vec<&Candidate> =
+            candidates.iter().filter(|c| matches(pattern, &format!("{}.{}", c.schema, c.name))).collect();
+        if matching.is_empty() {
+            return Err(Reason::SourceNotReady {
+                what: format!("no table matches {pattern:?}"),
+                hint: "Patterns are schema.table, with * for any characters; temporary, unlogged, foreign and system tables \
+                     cannot be replicated."
+                    .to_owned(),
+            }
+            .into());
+        }
+        for table in matching {
+            let quoted = quote_qualified(&table.schema, &table.name);
+            if table.identifiable() {
+                if !tables.contains(&quoted) {
+                    tables.push(quoted);
+                }
+                continue;
+            }
+            let mend = format!("ALTER TABLE {quoted} REPLICA IDENTITY FULL;");
+            let what = format!("table {}.{} has no usable replica identity (no primary key)", table.schema, table.name);
+            if !pattern.contains('*') {
+                let hint = format!(
+                    "In a publication of updates and deletes, the source's own UPDATE of it would fail. Type {mend} or give it \
+                     a primary key; or publish its inserts only, in a publication of your own."
+                );
+                return Err(Reason::SourceNotReady { what, hint }.into());
+            }
+            left_out.push(format!("{what}: left out. To replicate it: {mend}"));
+        }
+    }
+    if tables.is_empty() {
+        return Err(Reason::SourceNotReady {
+            what: "none of the tables asked for can be published".to_owned(),
+            hint: left_out.join(" "),
+        }
+        .into());
+    }
+    let create = format!(
+        "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)",
+        quote_ident(name),
+        tables.join(", ")
+    );
+    client.batch_execute(&create).await.map_err(|e| match e.code().map(|c| c.code()) {
+        Some("42501") => Reason::SourceNotReady {
+            what: format!("the role may not create publication {name}"),
+            hint: format!("Let an admin (who owns the tables and has CREATE on the database) type: {create};"),
+        }
+        .into(),
+        _ => stop_from_sql(Side::Source, &e),
+    })?;
+    Ok(Publishing { left_out })
+}
+
+/// Whether `text` matches `pattern`, in which `*` stands for any run of characters.
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((first, mut pattern)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    while let Some((piece, behind)) = pattern.split_once('*') {
+        match rest.find(piece) {
+            Some(at) => rest = &rest[at + piece.len()..],
+            None => return false,
+        }
+        pattern = behind;
+    }
+    rest.ends_with(pattern)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        for (pattern, text, expected) in [
+            ("public.*", "public.t", true),
+            ("public.*", "publicity.t", false),
+            ("*.orders", "shop.orders", true),
+            ("*.orders", "shop.orders_old", false),
+            ("shop.o*s", "shop.orders", true),
+            ("shop.o*s", "shop.orderss", true),
+            ("shop.orders", "shop.orders", true),
+            ("shop.orders", "shop.orders2", false),
+            ("*", "a.b", true),
+            ("s.ab*ba", "s.aba", false),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+}

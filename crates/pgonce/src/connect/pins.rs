@@ -1,0 +1,57 @@
+//! The session parameters that every connection pins.
+
+use std::fmt::Write;
+
+/// The parameters that every connection sets at its start, replication included, with their values.
+///
+/// The text form of a value depends on the first seven: two connections that do not pin them may print one value in two ways. The
+/// two timeouts would end a connection that does what it should. `client_encoding` is set beside them, as UTF8.
+pub const PINS: &[(&str, &str)] = &[
+    ("DateStyle", "ISO"),
+    ("IntervalStyle", "postgres"),
+    ("TimeZone", "UTC"),
+    ("extra_float_digits", "3"),
+    ("bytea_output", "hex"),
+    ("lc_monetary", "C"),
+    ("statement_timeout", "0"),
+    ("idle_in_transaction_session_timeout", "0"),
+];
+
+/// What an SQL connection pins beyond [`PINS`]: an empty `search_path`, for every name that is sent is qualified.
+pub const SQL_PINS: &[(&str, &str)] = &[("search_path", "")];
+
+/// The startup parameter `options`: what the user asked for, then the pins, which win where both name one parameter.
+pub(super) fn options(user: Option<&str>, pins: &[&[(&str, &str)]]) -> String {
+    let mut options = user.unwrap_or_default().to_owned();
+    for (name, value) in pins.iter().copied().flatten() {
+        if !options.is_empty() {
+            options.push(' ');
+        }
+        // Writing to a String cannot fail.
+        let _ = write!(options, "-c {name}=");
+        for character in value.chars() {
+            if character == '\\' || character.is_whitespace() {
+                options.push('\\');
+            }
+            options.push(character);
+        }
+    }
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_follow_what_the_user_asked_for() {
+        let options = options(Some("-c DateStyle=German -c work_mem=1MB"), &[PINS, SQL_PINS]);
+        assert!(options.starts_with("-c DateStyle=German -c work_mem=1MB -c DateStyle=ISO -c "), "{options}");
+        assert!(options.ends_with(" -c search_path="), "{options}");
+    }
+
+    #[test]
+    fn blanks_and_backslashes_are_escaped() {
+        assert_eq!(options(None, &[&[("a", r"x y\z")]]), r"-c a=x\ y\\z");
+    }
+}

@@ -1,0 +1,2 @@
+mod literal;
+mod random;

@@ -1,0 +1,172 @@
+//! Reads the stream: frames, XLogData and keepalives, into the assembler, into the queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::ReadHalf;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::feedback::Feedback;
+use super::queue::Queue;
+use super::session::{Streaming, broken, frame_stop, server_stop};
+use crate::assemble::{Assembled, Assembler, SpillSettings};
+use crate::connect::frame::FrameReader;
+use crate::connect::{ServerError, Transport};
+use crate::position::{Boundary, Lsn};
+use crate::source::Event;
+use crate::stop::{Reason, Stop};
+
+/// The task that reads the socket, and the two ends through which the pipeline deals with it.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) feedback: Feedback,
+    task: JoinHandle<()>,
+}
+
+/// Bounds of what waits between the socket and the sink.
+#[derive(Clone, Debug)]
+pub(crate) struct ReceiverSettings {
+    pub(crate) slot: String,
+    pub(crate) spill: SpillSettings,
+    pub(crate) queue_bytes: usize,
+    pub(crate) wal_sender_timeout: Duration,
+}
+
+impl Receiver {
+    pub(crate) fn start(streaming: Streaming, settings: ReceiverSettings) -> Receiver {
+        let feedback = Feedback::start(streaming.write, settings.wal_sender_timeout);
+        let queue = Arc::new(Queue::new(settings.queue_bytes));
+        let reading = Reading {
+            read: streaming.read,
+            frames: streaming.frames,
+            assembler: Assembler::new(settings.spill),
+            slot: settings.slot,
+            feedback: feedback.clone(),
+            rhythm: Rhythm::default(),
+        };
+        let task = tokio::spawn({
+            let queue = Arc::clone(&queue);
+            async move {
+                let stop = reading.run(&queue).await;
+                queue.end(stop);
+            }
+        });
+        Receiver { queue, feedback, task }
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.feedback.abort();
+    }
+}
+
+struct Reading {
+    read: ReadHalf<Transport>,
+    frames: FrameReader,
+    assembler: Assembler,
+    slot: String,
+    feedback: Feedback,
+    rhythm: Rhythm,
+}
+
+impl Reading {
+    async fn run(mut self, queue: &Queue) -> Stop {
+        let mut events = Vec::new();
+        loop {
+            let taken = self.take_buffered(&mut events);
+            queue.put(&mut events).await;
+            if let Err(stop) = taken {
+                return stop;
+            }
+            self.rhythm.pause().await;
+            let asked = Instant::now();
+            match self.frames.fill(&mut self.read).await {
+                Ok(count) => self.rhythm.read(count, asked.elapsed()),
+                Err(error) => return frame_stop(error),
+            }
+        }
+    }
+
+    fn take_buffered(&mut self, events: &mut Vec<Event>) -> Result<(), Stop> {
+        while let Some((tag, body)) = self.frames.peek().map_err(frame_stop)? {
+            match tag {
+                b'd' => copy_data(body, &mut self.assembler, &self.feedback, events)?,
+                b'N' => notice(body)?,
+                b'E' => return Err(server_stop(body, &self.slot)),
+                b'c' | b'C' | b'Z' => {
+                    let what = "the walsender ended the stream".to_owned();
+                    return Err(Reason::Connection { side: crate::stop::Side::Source, what }.into());
+                }
+                b'S' => {}
+                other => return Err(broken(&format!("unexpected message {other:#04x} in the stream"))),
+            }
+            self.frames.consume();
+        }
+        Ok(())
+    }
+}
+
+fn copy_data(body: &[u8], assembler: &mut Assembler, feedback: &Feedback, events: &mut Vec<Event>) -> Result<(), Stop> {
+    match body {
+        // XLogData: start, end and send time, then the message.
+        [b'w', rest @ ..] if rest.len() >= 24 => {
+            if let Assembled::Transaction(transaction) = assembler.push(&rest[24..])? {
+                events.push(Event::Transaction(transaction));
+            }
+        }
+        // Keepalive: end of what was sent, send time, and whether an answer is wanted at once.
+        [b'k', rest @ ..] if rest.len() == 17 => {
+            let point = u64::from_be_bytes(rest[..8].try_into().expect("eight bytes"));
+            if rest[16] != 0 {
+                feedback.answer();
+            }
+            if let Some(Event::Reported { .. }) = events.last() {
+                events.pop();
+            }
+            events.push(Event::Reported { point: Boundary(Lsn(point)), open: assembler.is_open() });
+        }
+        _ => return Err(broken("a CopyData message that is neither XLogData nor a keepalive")),
+    }
+    Ok(())
+}
+
+/// A walsender warns where it goes on although something is missing: PostgreSQL 18 leaves out a dropped publication this way.
+fn notice(body: &[u8]) -> Result<(), Stop> {
+    match ServerError::parse(body) {
+        Some(notice) if notice.severity == "WARNING" => Err(Reason::PublicationChanged {
+            what: format!("the walsender warns that it leaves something out (SQLSTATE {})", notice.sqlstate),
+        }
+        .into()),
+        Some(_) => Ok(()),
+        None => Err(broken("a NoticeResponse that does not hold together")),
+    }
+}
+
+/// How the socket is read. A walsender wakes its reader in every `send`, so a reader that is behind and reads each message as it
+/// comes slows the walsender down; one that is not behind must not wait.
+#[derive(Debug, Default)]
+struct Rhythm {
+    /// Reads in a row that found data waiting.
+    ready: u32,
+    last: usize,
+}
+
+impl Rhythm {
+    const BEHIND: u32 = 8;
+    const GULP: usize = 64 << 10;
+
+    fn read(&mut self, bytes: usize, waited: Duration) {
+        self.ready = if waited < Duration::from_micros(200) { self.ready.saturating_add(1) } else { 0 };
+        self.last = bytes;
+    }
+
+    async fn pause(&self) {
+        if self.ready >= Self::BEHIND && self.last < Self::GULP {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! A source that reads a replication slot.
+
+use std::time::Duration;
+
+use tokio_postgres::Client;
+
+use crate::assemble::SpillSettings;
+use crate::catalog::{self, SlotState};
+use crate::connect::{ConnectionSettings, SqlConnection, connect_sql};
+use crate::position::{Boundary, Durable};
+use crate::published::Published;
+use crate::replication::{Receiver, ReceiverSettings, ReplicationSession, StartOptions};
+use crate::resume;
+use crate::sink::{Binding, StartMode, StoredFlow};
+use crate::snapshot::Snapshot;
+use crate::source::{Begun, Event, Source, SourceIdentity};
+use crate::sql_error::stop_from_sql;
+use crate::stop::{Reason, Side, Stop};
+
+/// What a [`SlotSource`] reads.
+#[derive(Clone, Debug)]
+pub struct SlotSettings {
+    /// The source database.
+    pub connection: ConnectionSettings,
+    /// The slot. Made on the first start if it does not exist.
+    pub slot: String,
+    /// The publications.
+    pub publications: Vec<String>,
+    /// Patterns of the tables for which the (single) publication is made on the first start if it does not exist. `None`: the
+    /// publications are an admin's and must exist.
+    pub create_publication: Option<Vec<String>>,
+    /// When a transaction in assembly goes to disk.
+    pub spill: SpillSettings,
+    /// Bytes of assembled transactions that may wait for the sink before the socket is left unread.
+    pub queue_bytes: usize,
+}
+
+impl SlotSettings {
+    /// Settings with the usual bounds.
+    pub fn new(connection: ConnectionSettings, slot: impl Into<String>, publications: Vec<String>) -> SlotSettings {
+        SlotSettings {
+            connection,
+            slot: slot.into(),
+            publications,
+            create_publication: None,
+            spill: SpillSettings::default(),
+            queue_bytes: 32 << 20,
+        }
+    }
+}
+
+/// A replication slot of a PostgreSQL server, read through pgoutput.
+#[derive(Debug)]
+pub struct SlotSource {
+    settings: SlotSettings,
+    session: Option<Session>,
+    warnings: Vec<String>,
+}
+
+/// All state of one connection. A reconnect drops it whole.
+struct Session {
+    sql: SqlConnection,
+    replication: Option<ReplicationSession>,
+    identity: SourceIdentity,
+    /// What the flow is bound to, once it streams.
+    bound: Option<String>,
+    /// The last attestation: everything below was published as bound.
+    attested: Option<Boundary>,
+    receiver: Option<Receiver>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+impl SlotSource {
+    /// A source that has not connected yet.
+    pub fn new(settings: SlotSettings) -> SlotSource {
+        SlotSource { settings, session: None, warnings: Vec::new() }
+    }
+
+    fn session(&mut self) -> Result<&mut Session, Stop> {
+        self.session.as_mut().ok_or_else(|| Stop::internal("the source was used before it was connected"))
+    }
+
+    /// Checks that a logical slot can be read here at all.
+    async fn check_server(sql: &Client) -> Result<u32, Stop> {
+        let query = "SELECT current_setting('server_version_num')::int4, current_setting('wal_level'), \
+             current_setting('max_replication_slots')::int4";
+        let row = sql.query_one(query, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+        let (version, wal_level, slots): (i32, String, i32) = (row.get(0), row.get(1), row.get(2));
+        let not_ready = |what: String, hint: &str| Reason::SourceNotReady { what, hint: hint.to_owned() };
+        if version < 140_000 {
+            let what = format!("server version {}.{} is older than 14", version / 10_000, version % 10_000);
+            return Err(not_ready(what, "pgonce reads PostgreSQL 14 to 18.").into());
+        }
+        if wal_level != "logical" {
+            let hint = "ALTER SYSTEM SET wal_level = 'logical'; then restart the server.";
+            return Err(not_ready(format!("wal_level is {wal_level}, not logical"), hint).into());
+        }
+        if slots == 0 {
+            let hint = "ALTER SYSTEM SET max_replication_slots = 10; then restart the server.";
+            return Err(not_ready("max_replication_slots is 0".to_owned(), hint).into());
+        }
+        Ok(u32::try_from(version).unwrap_or(0))
+    }
+
+    async fn slot_state(&mut self) -> Result<Option<SlotState>, Stop> {
+        let name = self.settings.slot.clone();
+        let session = self.session()?;
+        let state = catalog::slot_state(&session.sql.client, &name).await?;
+        if let Some(state) = &state {
+            state.usable(&name, &session.identity.database)?;
+        }
+        Ok(state)
+    }
+
+    /// Makes sure that the publications exist.
+    async fn ensure_publication(&mut self) -> Result<(), Stop> {
+        let Some(patterns) = self.settings.create_publication.clone() else { return Ok(()) };
+        let [name] = self.settings.publications.as_slice() else { return Ok(()) };
+        let name = name.clone();
+        let session = self.session()?;
+        let failed = |e| stop_from_sql(Side::Source, &e);
+        let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = $1)";
+        let exists: bool = session.sql.client.query_one(sql, &[&name]).await.map_err(failed)?.get(0);
+        if !exists {
+            let made = catalog::create_publication(&session.sql.client, &name, &patterns).await?;
+            self.warnings = made.left_out;
+        }
+        Ok(())
+    }
+}
+
+impl Source for SlotSource {
+    async fn connect(&mut self) -> Result<SourceIdentity, Stop> {
+        self.session = None;
+        let mut replication = ReplicationSession::open(&self.settings.connection).await?;
+        let system = replication.identify_system().await?;
+        let sql = connect_sql(&self.settings.connection, "source").await.map_err(|e| e.into_stop(Side::Source))?;
+        let server_version = SlotSource::check_server(&sql.client).await?;
+        let query = "SELECT pg_catalog.current_database()::text";
+        let row = sql.client.query_one(query, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+        let identity = SourceIdentity {
+            system_identifier: system.identifier,
+            timeline: system.timeline,
+            flushed: system.flushed,
+            database: row.get(0),
+            slot: self.settings.slot.clone(),
+            server_version,
+        };
+        self.session = Some(Session {
+            sql,
+            replication: Some(replication),
+            identity: identity.clone(),
+            bound: None,
+            attested: None,
+            receiver: None,
+        });
+        Ok(identity)
+    }
+
+    async fn begin(&mut self, start: StartMode) -> Result<Begun, Stop> {
+        // The slot is inspected before anything is made, and the publication is made before the slot.
+        let state = self.slot_state().await?;
+        self.ensure_publication().await?;
+        let settings = self.settings.clone();
+        let session = self.session()?;
+        let published =
+            catalog::published(&session.sql.client, session.identity.server_version, &settings.publications).await?;
+        if published.tables.is_empty() && start == StartMode::Snapshot {
+            let what = format!("publication {} publishes no table", settings.publications.join(", "));
+            let hint = "ALTER PUBLICATION ... ADD TABLE ...; on the source.".to_owned();
+            return Err(Reason::SourceNotReady { what, hint }.into());
+        }
+        if let Some(state) = state {
+            let confirmed = state.confirmed_flush.ok_or_else(|| {
+                Stop::from(Reason::DataGap { what: format!("slot {} has no confirmed_flush_lsn", settings.slot) })
+            })?;
+            return Ok(Begun { boundary: Boundary(confirmed), published, snapshot: None });
+        }
+        let mut exporter = ReplicationSession::open(&settings.connection).await?;
+        let created = exporter.create_slot(&settings.slot, false).await?;
+        let boundary = created.consistent_point;
+        let snapshot = Snapshot::new(boundary, created.snapshot, settings.connection.clone(), Box::new(exporter));
+        Ok(Begun { boundary, published, snapshot: Some(snapshot) })
+    }
+
+    async fn published(&mut self, binding: &Binding) -> Result<Published, Stop> {
+        let publications = self.settings.publications.clone();
+        let session = self.session()?;
+        let (client, version) = (&session.sql.client, session.identity.server_version);
+        let now = catalog::published(client, version, &publications).await;
+        let now = now.map_err(|stop| match stop.reason() {
+            // A publication that the flow was bound to is gone: what was sent since is not known to be complete.
+            Reason::PublicationMissing { publication, .. } => {
+                Reason::PublicationChanged { what: format!("publication {publication} no longer exists") }.into()
+            }
+            _ => stop,
+        })?;
+        let missing = now.missing_from(&binding.published);
+        let gone: Vec<u32> = missing.iter().map(|m| m.table).filter(|oid| *oid != 0).collect();
+        let existing = if gone.is_empty() { Vec::new() } else { catalog::existing(client, &gone).await? };
+        // A table that no longer exists has left nothing out.
+        let left: Vec<&str> =
+            missing.iter().filter(|m| m.table == 0 || existing.contains(&m.table)).map(|m| m.label.as_str()).collect();
+        if !left.is_empty() {
+            return Err(Reason::PublicationChanged { what: format!("no longer there: {}", left.join("; ")) }.into());
+        }
+        Ok(now)
+    }
+
+    async fn snapshot(&mut self) -> Result<Snapshot, Stop> {
+        let connection = self.settings.connection.clone();
+        let mut exporter = ReplicationSession::open(&connection).await?;
+        let name = format!("pgonce_copy_{}_{}", std::process::id(), uniquifier());
+        let created = exporter.create_slot(&name, true).await?;
+        Ok(Snapshot::new(created.consistent_point, created.snapshot, connection, Box::new(exporter)))
+    }
+
+    async fn stream(&mut self, stored: &StoredFlow) -> Result<(), Stop> {
+        let state = self.slot_state().await?;
+        let settings = self.settings.clone();
+        let session = self.session()?;
+        let mut replication =
+            session.replication.take().ok_or_else(|| Stop::internal("the stream was started twice"))?;
+        let history = replication.timeline_history(session.identity.timeline).await?;
+        resume::timeline(stored.position(), &session.identity, &history)?;
+        resume::slot(stored, &settings.slot, state.as_ref())?;
+        let options = StartOptions {
+            slot: &settings.slot,
+            publications: &settings.publications,
+            server_version: session.identity.server_version,
+        };
+        let wal_sender_timeout = wal_sender_timeout(&session.sql.client).await?;
+        let streaming = match replication.start(&options).await {
+            Ok(streaming) => streaming,
+            Err(stop) => return Err(self.name_the_holder(stop).await),
+        };
+        let session = self.session()?;
+        session.bound = Some(stored.binding.published.clone());
+        session.receiver = Some(Receiver::start(
+            streaming,
+            ReceiverSettings {
+                slot: settings.slot,
+                spill: settings.spill,
+                queue_bytes: settings.queue_bytes,
+                wal_sender_timeout,
+            },
+        ));
+        Ok(())
+    }
+
+    async fn receive(&mut self, events: &mut Vec<Event>) -> Result<(), Stop> {
+        let receiver = self.session()?.receiver.as_ref();
+        let receiver = receiver.ok_or_else(|| Stop::internal("received before the stream was started"))?;
+        receiver.queue.take(events).await
+    }
+
+    fn acknowledge(&mut self, position: Durable<Boundary>) {
+        if let Some(receiver) = self.session.as_ref().and_then(|s| s.receiver.as_ref()) {
+            receiver.feedback.acknowledge(position);
+        }
+    }
+
+    fn ask_position(&mut self) {
+        if let Some(receiver) = self.session.as_ref().and_then(|s| s.receiver.as_ref()) {
+            receiver.feedback.ask();
+        }
+    }
+
+    /// Reads the write position first, then whether a change of a publication is under way, then the publications, in this
+    /// order: a change that was in the WAL below the position either still holds its lock at the second step or is visible at
+    /// the third.
+    async fn attest(&mut self) -> Result<Boundary, Stop> {
+        let session = self.session()?;
+        let bound = session.bound.clone().ok_or_else(|| Stop::internal("attested before the stream was started"))?;
+        let point = catalog::insert_position(&session.sql.client).await?;
+        let last = session.attested;
+        if last == Some(point) {
+            return Ok(point);
+        }
+        if catalog::publication_change_in_flight(&session.sql.client).await? {
+            // Not a fault: the next attempt will tell.
+            return Ok(last.unwrap_or(Boundary(crate::position::Lsn::ZERO)));
+        }
+        let binding = Binding { boundary: point, timeline: 0, start: StartMode::GoForward, published: bound };
+        self.published(&binding).await?;
+        self.session()?.attested = Some(point);
+        Ok(point)
+    }
+
+    async fn insert_position(&mut self) -> Result<Boundary, Stop> {
+        catalog::insert_position(&self.session()?.sql.client).await
+    }
+
+    fn warnings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.warnings)
+    }
+
+    async fn close(&mut self) {
+        if let Some(session) = self.session.take()
+            && let Some(receiver) = &session.receiver
+        {
+            receiver.feedback.end().await;
+        }
+    }
+}
+
+impl SlotSource {
+    /// Fills in who holds the slot, where a start was refused for that.
+    async fn name_the_holder(&mut self, stop: Stop) -> Stop {
+        let Reason::SlotInUse { slot, .. } = stop.reason() else { return stop };
+        let slot = slot.clone();
+        match self.slot_state().await {
+            Ok(Some(SlotState { active_pid: Some(pid), .. })) => Reason::SlotInUse { slot, pid }.into(),
+            _ => stop,
+        }
+    }
+}
+
+async fn wal_sender_timeout(client: &Client) -> Result<Duration, Stop> {
+    let sql = "SELECT s.setting::int8 FROM pg_catalog.pg_settings s WHERE s.name = 'wal_sender_timeout'";
+    let row = client.query_one(sql, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    Ok(Duration::from_millis(u64::try_from(row.get::<_, i64>(0)).unwrap_or(60_000)))
+}
+
+/// Tells apart the temporary slots of one process.
+fn uniquifier() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
