@@ -57,6 +57,11 @@ impl Output {
         Output { format, colours }
     }
 
+    /// Whether standard error takes colours.
+    pub fn colours_stderr(self) -> bool {
+        self.colours.stderr
+    }
+
     /// Whether programs read.
     pub fn is_json(self) -> bool {
         self.format == Format::Json

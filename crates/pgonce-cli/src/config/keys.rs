@@ -163,7 +163,7 @@ pub static KEYS: &[Key] = &[
         value: "N",
         kind: Kind::Count,
         default: "4",
-        help: "How many tables may be copied at a time, at most",
+        help: "How many tables may be copied at a time, at most. So far one is, whatever this says",
     },
     Key {
         path: "data_dir",

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use pgonce::connect::{ConnectionSettings, Environment, ParseConnectionError};
 use pgonce::sink::StartMode;
+use pgonce_target::SynchronousCommit;
 
 use self::flags::{DEFAULT_FILE, FlowOptions};
 use self::keys::{Key, key};
@@ -83,7 +84,7 @@ pub struct TargetConfig {
     /// How to connect.
     pub connection: ConnectionSettings,
     /// Whether each commit waits for the target's disk.
-    pub synchronous_commit: bool,
+    pub synchronous_commit: SynchronousCommit,
 }
 
 /// The name of a flow: at most 40 lower-case letters, digits and underscores, so that `pgonce_<flow>` is a slot's name.
@@ -154,7 +155,10 @@ impl FlowConfig {
             },
             target: TargetConfig {
                 connection: target,
-                synchronous_commit: choice(raw, key("target.synchronous_commit"))? == Some("on"),
+                synchronous_commit: match choice(raw, key("target.synchronous_commit"))? {
+                    Some("on") => SynchronousCommit::On,
+                    _ => SynchronousCommit::Off,
+                },
             },
             start,
             jobs: jobs(raw)?,

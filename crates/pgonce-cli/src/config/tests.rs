@@ -3,6 +3,7 @@ use std::path::Path;
 use clap::{Args, Command, FromArgMatches};
 use pgonce::connect::Environment;
 use pgonce::sink::StartMode;
+use pgonce_target::SynchronousCommit;
 
 use super::flags::KeyFlags;
 use super::keys::KEYS;
@@ -54,7 +55,7 @@ fn the_least_that_is_enough_has_the_documented_defaults() {
     assert_eq!(config.start, StartMode::Snapshot);
     assert_eq!(config.jobs, 4);
     assert_eq!(config.data_dir, Path::new("./pgonce-data/shop"));
-    assert!(!config.target.synchronous_commit);
+    assert_eq!(config.target.synchronous_commit, SynchronousCommit::Off);
     assert!(config.source.id.is_none());
 }
 
@@ -96,7 +97,7 @@ fn flags_alone_describe_a_flow() {
     assert_eq!(config.start, StartMode::GoForward);
     assert_eq!((config.jobs, config.data_dir.as_path()), (2, Path::new("/var/tmp/x")));
     assert_eq!(config.source.id.as_deref(), Some("here"));
-    assert!(config.target.synchronous_commit);
+    assert_eq!(config.target.synchronous_commit, SynchronousCommit::On);
 }
 
 #[test]
@@ -147,7 +148,7 @@ fn a_key_given_twice_is_refused() {
 
 #[test]
 fn values_of_another_type_are_refused() {
-    assert_eq!(misread("jobs: many\nflow:\n"), "pgonce.yml:2:6: `flow` has no value");
+    assert_eq!(misread("jobs: many\nflow:\n"), "pgonce.yml:2:5: `flow` has no value");
     assert_eq!(misread("jobs: [1]\n"), "pgonce.yml:1:7: `jobs` holds a list");
     assert_eq!(misread("flow: true\n"), "pgonce.yml:1:7: `flow` holds true or false");
     assert_eq!(misread("source: here\n"), "pgonce.yml:1:9: `source` is a section, and holds text here");
@@ -187,8 +188,8 @@ fn synchronous_commit_is_off_or_on() {
             "flow: shop\nsource: {{url: host=one user=u}}\ntarget:\n  url: host=two user=u\n  synchronous_commit: {value}\n"
         ))
     };
-    assert!(!with("off").expect("valid").target.synchronous_commit);
-    assert!(with("on").expect("valid").target.synchronous_commit);
+    assert_eq!(with("off").expect("valid").target.synchronous_commit, SynchronousCommit::Off);
+    assert_eq!(with("on").expect("valid").target.synchronous_commit, SynchronousCommit::On);
     assert_eq!(
         with("local").unwrap_err().to_string(),
         "pgonce.yml:5:23: \"local\" is not a value of `target.synchronous_commit`"
