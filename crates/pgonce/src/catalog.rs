@@ -64,20 +64,21 @@ pub async fn slot_state(client: &Client, slot: &str) -> Result<Option<SlotState>
 
 impl SlotState {
     /// Refuses a slot that cannot be streamed from, whatever is stored about it.
-    pub(crate) fn usable(&self, slot: &str, database: &str) -> Result<(), Reason> {
-        let unusable =
-            |what: String, hint: &str| Err(Reason::SlotUnusable { slot: slot.to_owned(), what, hint: hint.to_owned() });
+    pub(crate) fn usable(&self, slot: &str, database: &str) -> Result<(), Stop> {
+        let unusable = |what: String, hint: &str| {
+            Err(Reason::SlotUnusable { slot: slot.to_owned(), what, hint: hint.to_owned() }.into())
+        };
         let other_name = "Name another slot with --slot (an unused name makes a new one).";
         if self.plugin != "pgoutput" {
-            let found = if self.plugin.is_empty() { "a physical slot" } else { &self.plugin };
-            return unusable(format!("its plugin is pgoutput's no more than {found}: pgoutput is needed"), other_name);
+            let found = if self.plugin.is_empty() { "none (it is a physical slot)" } else { &self.plugin };
+            return unusable(format!("its plugin is {found}, and pgoutput is needed"), other_name);
         }
         if self.database != database {
             return unusable(format!("it belongs to database {}, not {database}", self.database), other_name);
         }
         if self.wal_status.as_deref() == Some("lost") || self.invalidation.is_some() {
             let cause = self.invalidation.as_deref().unwrap_or("the WAL it needs was removed: max_slot_wal_keep_size");
-            return Err(Reason::SlotLost { slot: slot.to_owned(), what: format!("wal_status lost ({cause})") });
+            return Err(Reason::SlotLost { slot: slot.to_owned(), what: format!("wal_status lost ({cause})") }.into());
         }
         if self.synced {
             return unusable(

@@ -53,8 +53,8 @@ pub(super) fn common_name(certificate: &[u8]) -> Option<String> {
     if extensions.iter().any(|extension| extension.extn_id == rfc5280::ID_CE_SUBJECT_ALT_NAME) {
         return None;
     }
-    let names = certificate.subject.0.iter().flat_map(|relative| relative.0.iter());
-    let name = names.filter(|name| name.oid == rfc4519::COMMON_NAME).next_back()?;
+    let mut names = certificate.subject.0.iter().flat_map(|relative| relative.0.iter());
+    let name = names.rfind(|name| name.oid == rfc4519::COMMON_NAME)?;
     // Every string type that names are written in holds its text as it is, for ASCII.
     let text = std::str::from_utf8(name.value.value()).ok()?;
     text.is_ascii().then(|| text.to_owned())
