@@ -2,12 +2,13 @@
 
 use ring::digest::{self, Algorithm};
 use rustls::pki_types::UnixTime;
-use x509_cert::Certificate;
 use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::der::oid::db::{rfc4519, rfc5280, rfc5912};
 use x509_cert::der::{Decode, Encode};
+use x509_cert::{Certificate, Version};
 
-/// The `tls-server-end-point` channel binding: the certificate's hash, by the hash of its signature's algorithm (RFC 5929, 4.1).
+/// The `tls-server-end-point` channel binding: the certificate's hash, by the hash of its signature's algorithm (RFC
+/// 5929, 4.1).
 ///
 /// `None` where the algorithm has no single hash (Ed25519, RSA-PSS): such a certificate cannot be bound to.
 pub(super) fn server_end_point(certificate: &[u8]) -> Option<Vec<u8>> {
@@ -35,6 +36,11 @@ fn signature_hash(algorithm: ObjectIdentifier) -> Option<&'static Algorithm> {
 /// The public key of a certificate, in DER (SubjectPublicKeyInfo).
 pub(super) fn public_key(certificate: &[u8]) -> Option<Vec<u8>> {
     Certificate::from_der(certificate).ok()?.tbs_certificate.subject_public_key_info.to_der().ok()
+}
+
+/// Whether the certificate is of version 1: without extensions.
+pub(super) fn is_version_1(certificate: &[u8]) -> bool {
+    Certificate::from_der(certificate).is_ok_and(|parsed| parsed.tbs_certificate.version == Version::V1)
 }
 
 /// Whether the certificate's dates include `now`.
