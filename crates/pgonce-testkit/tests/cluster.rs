@@ -13,6 +13,12 @@ async fn count(cluster: &Cluster) -> Result<i64, Box<dyn Error>> {
     Ok(cluster.connect("postgres").await?.query_one("SELECT count(*) FROM t", &[]).await?.get(0))
 }
 
+/// Shuts a server down immediately, as a person would who knows its process.
+fn quit(postmaster: u32) -> Outcome {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(postmaster)?).ok_or("no process")?;
+    Ok(rustix::process::kill_process(pid, rustix::process::Signal::QUIT)?)
+}
+
 #[tokio::test]
 async fn committed_rows_survive_every_way_to_stop() -> Outcome {
     for major in majors()? {
@@ -63,7 +69,7 @@ async fn what_does_not_run_cannot_be_stopped_or_killed() -> Outcome {
     // A server that died behind the kit's back was not killed by it either.
     cluster.start().await?;
     let pid = cluster.pid().ok_or("no server")?;
-    assert!(Command::new("kill").args(["-QUIT", &pid.to_string()]).status()?.success());
+    quit(pid)?;
     let deadline = Instant::now() + Duration::from_secs(30);
     while std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
         assert!(Instant::now() < deadline, "the server does not end");
@@ -99,10 +105,8 @@ async fn a_dropped_cluster_leaves_nothing_and_a_kept_one_stays() -> Outcome {
     tokio::spawn(connection);
     client.simple_query("SELECT 1").await?;
 
-    // Stopped as a person would.
     let pid = std::fs::read_to_string(folder.join("data/postmaster.pid"))?;
-    let pid = pid.lines().next().ok_or("no process")?;
-    assert!(Command::new("kill").args(["-QUIT", pid]).status()?.success());
+    quit(pid.lines().next().ok_or("no process")?.parse()?)?;
     std::fs::remove_dir_all(&folder)?;
 
     let cluster = Cluster::builder(majors()?[0]).start().await?;
