@@ -226,6 +226,8 @@ impl Source for SlotSource {
         let session = self.session()?;
         let mut replication =
             session.replication.take().ok_or_else(|| Stop::internal("the stream was started twice"))?;
+        // Read again: on a first start the slot, and with it the stored position, is younger than the connection.
+        session.identity.flushed = replication.identify_system().await?.flushed;
         let history = replication.timeline_history(session.identity.timeline).await?;
         resume::timeline(stored.position(), &session.identity, &history)?;
         resume::slot(stored, &settings.slot, state.as_ref())?;
