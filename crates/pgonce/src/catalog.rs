@@ -273,8 +273,8 @@ pub(crate) struct Publishing {
 
 /// Makes a publication of the tables that match `patterns` (`schema.table`, `*` for any run of characters).
 ///
-/// A table without a usable replica identity is left out if a wildcard found it and refused if it was named: with it in a
-/// publication of updates, the source's own UPDATE would fail.
+/// A table without a usable replica identity is left out if a wildcard found it and refused if it was named: with it
+/// in a publication of updates, the source's own UPDATE would fail.
 pub(crate) async fn create_publication(client: &Client, name: &str, patterns: &[String]) -> Result<Publishing, Stop> {
     let sql = "SELECT n.nspname::text, c.relname::text, c.relreplident::text, EXISTS (SELECT FROM pg_catalog.pg_index i \
            WHERE i.indrelid = c.oid AND i.indisprimary) \

@@ -9,8 +9,8 @@ use crate::stop::{Reason, Stop};
 
 /// Holds the stored position against the source's timeline and WAL.
 ///
-/// A position on the source's own timeline must lie within its WAL; one on an ancestor at or below the point where the ancestor
-/// was left. Anything else means that the target holds transactions that this source never had.
+/// A position on the source's own timeline must lie within its WAL; one on an ancestor at or below the point where
+/// the ancestor was left. Anything else means that the target holds transactions that this source never had.
 pub(crate) fn timeline(stored: IdlePoint, identity: &SourceIdentity, history: &TimelineHistory) -> Result<(), Stop> {
     let applied = stored.boundary.0;
     if stored.timeline == identity.timeline {

@@ -1,7 +1,8 @@
 //! Why a flow stopped: typed reasons, each with a stable code, a hint for the operator and an exit status.
 //!
-//! Whether a fault heals by itself or stops the flow is decided in one place, [`Reason::heals`]; which exit status it ends
-//! with, in [`Reason::family`]. `docs/stop-reasons.md` is the same table for readers, and a test holds the two together.
+//! Whether a fault heals by itself or stops the flow is decided in one place, [`Reason::heals`]; which exit status it
+//! ends with, in [`Reason::family`]. `docs/stop-reasons.md` is the same table for readers, and a test holds the two
+//! together.
 //!
 //! No reason carries a row value: positions, names, counts and SQLSTATEs only.
 

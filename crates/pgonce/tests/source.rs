@@ -227,7 +227,8 @@ async fn a22_a_commit_record_at_the_boundary_is_new() {
     for major in each_major() {
         let (cluster, client) = with_t(major).await;
         let sink = MemorySink::default();
-        // A slot that stands exactly where the next commit record starts: the rows are written first, and the slot moved there.
+        // A slot that stands exactly where the next commit record starts: the rows are written first, and the slot
+        // moved there.
         client.batch_execute("SELECT pg_create_logical_replication_slot('pgonce_test', 'pgoutput')").await.unwrap();
         let writer = cluster.connect("postgres").await.unwrap();
         writer.batch_execute("BEGIN; INSERT INTO t VALUES (1, 1, 'at the boundary')").await.unwrap();
