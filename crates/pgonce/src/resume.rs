@@ -53,7 +53,8 @@ pub(crate) fn slot(stored: &StoredFlow, slot: &str, state: Option<&SlotState>) -
     if confirmed > position.0 {
         return Err(Reason::DataGap {
             what: format!(
-                "slot {slot} stands at {confirmed}, and the target has stored {position} only: the slot was moved or made \
+                "slot {slot} stands at {confirmed}, and the target has stored {position} only: the slot was moved \
+                or made \
                  anew, or the target went back in time"
             ),
         }
