@@ -26,8 +26,8 @@ const SOCKET_FOLDER_MAX: usize = 85;
 
 /// A throwaway cluster: a folder below the one for temporary files, and its server.
 ///
-/// Dropping it shuts the server down immediately and removes the folder; [`keep`](Cluster::keep) prevents that. If the process
-/// dies instead, the next process that makes a cluster does it.
+/// Dropping it shuts the server down immediately and removes the folder; [`keep`](Cluster::keep) prevents that. If
+/// the process dies instead, the next process that makes a cluster does it.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), pgonce_testkit::KitError> {
@@ -179,8 +179,8 @@ impl Cluster {
         self.with_inner(|inner| inner.stop(Signal::INT).map(drop)).await
     }
 
-    /// Shuts the server down immediately (`pg_ctl stop -m immediate`): every backend aborts, and the next start goes through
-    /// crash recovery.
+    /// Shuts the server down immediately (`pg_ctl stop -m immediate`): every backend aborts, and the next start goes
+    /// through crash recovery.
     ///
     /// # Errors
     ///
@@ -204,7 +204,8 @@ impl Cluster {
         self.start().await
     }
 
-    /// Changes a parameter. A running server is told, and has read it on return; what needs a restart takes effect at the next.
+    /// Changes a parameter. A running server is told, and has read it on return; what needs a restart takes effect at
+    /// the next.
     ///
     /// # Errors
     ///
@@ -365,8 +366,8 @@ impl Inner {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the server. If another process has the port, a cluster that never ran takes another one, and one that did waits:
-    /// its URL is known to others.
+    /// Starts the server. If another process has the port, a cluster that never ran takes another one, and one that
+    /// did waits: its URL is known to others.
     fn start(&self) -> Result<(), KitError> {
         let mut server = self.server();
         if let Some(child) = server.as_mut()
@@ -378,8 +379,8 @@ impl Inner {
         let deadline = Instant::now() + PATIENCE;
         loop {
             self.write_conf()?;
-            let mut child = self.spawn()?;
             let log_before = fs::metadata(self.log_file()).map_or(0, |meta| meta.len());
+            let mut child = self.spawn()?;
             match self.wait_ready(&mut child, deadline) {
                 Ok(None) => {
                     *server = Some(child);
@@ -510,7 +511,8 @@ impl Inner {
 
         let child = self.take_running()?;
         let pid = child.id();
-        // Stopped, the postmaster makes no backend behind our back; dead, its backends would have no parent to be found by.
+        // Stopped, the postmaster makes no backend behind our back; dead, its backends would have no parent to be
+        // found by.
         send(&child, Signal::STOP, "the server")?;
         let backends = ProcessId::of(pid).map(ProcessId::children).unwrap_or_default();
         send(&child, Signal::KILL, "the server")?;

@@ -12,7 +12,8 @@ use crate::KitError;
 ///
 /// # Errors
 ///
-/// [`KitError::BadSelection`] if the variable names none. A server that is not installed shows when a cluster is started.
+/// [`KitError::BadSelection`] if the variable names none. A server that is not installed shows when a cluster is
+/// started.
 pub fn majors() -> Result<Vec<u32>, KitError> {
     parse_majors(&std::env::var("PGONCE_TEST_PG").unwrap_or_else(|_| "15,18".to_owned()))
 }
@@ -21,6 +22,41 @@ fn parse_majors(text: &str) -> Result<Vec<u32>, KitError> {
     text.split(',')
         .map(|major| major.trim().parse().map_err(|_| KitError::BadSelection { text: text.to_owned() }))
         .collect()
+}
+
+/// The majors that are installed, in ascending order: what a demonstration may choose from. Tests take [`majors`].
+///
+/// # Errors
+///
+/// [`KitError::Io`] if there is no working directory.
+pub fn installed_majors() -> Result<Vec<u32>, KitError> {
+    let mut found: Vec<u32> = folders()?
+        .into_iter()
+        .filter_map(|folder| fs::read_dir(folder).ok())
+        .flat_map(|entries| entries.flatten())
+        .filter(|entry| holds_server(&entry.path()))
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+/// The folders that hold one folder for each installed major.
+fn folders() -> Result<Vec<PathBuf>, KitError> {
+    let mut folders = vec![PathBuf::from("/usr/lib/postgresql")];
+    match std::env::var_os("PGONCE_POSTGRES_DIR") {
+        Some(folder) => folders.push(PathBuf::from(folder)),
+        None => {
+            let here = std::env::current_dir().map_err(KitError::io("finding the working directory"))?;
+            folders.extend(here.ancestors().map(|folder| folder.join(".postgres")));
+        }
+    }
+    Ok(folders)
+}
+
+fn holds_server(place: &Path) -> bool {
+    ["postgres", "initdb", "pg_ctl"].iter().all(|program| place.join("bin").join(program).is_file())
 }
 
 /// The programs of one PostgreSQL major.
@@ -39,26 +75,21 @@ pub(crate) struct RunAs {
 }
 
 impl Installation {
-    /// Looks in Debian's place, then among the fetched servers: `PGONCE_POSTGRES_DIR`, or `.postgres` in the working directory
-    /// or above it.
+    /// Looks in Debian's place, then among the fetched servers: `PGONCE_POSTGRES_DIR`, or `.postgres` in the working
+    /// directory or above it.
     ///
     /// # Errors
     ///
     /// [`KitError::MissingServer`], with the command to type.
     pub fn find(major: u32) -> Result<Installation, KitError> {
         let run_as = RunAs::needed()?;
-        let mut places = vec![PathBuf::from(format!("/usr/lib/postgresql/{major}"))];
-        match std::env::var_os("PGONCE_POSTGRES_DIR") {
-            Some(folder) => places.push(PathBuf::from(folder).join(major.to_string())),
-            None => {
-                let here = std::env::current_dir().map_err(KitError::io("finding the working directory"))?;
-                places.extend(here.ancestors().map(|folder| folder.join(".postgres").join(major.to_string())));
-            }
-        }
-        let place = places
+        let place = folders()?
             .into_iter()
-            .find(|place| place.join("bin/postgres").is_file() && place.join("bin/initdb").is_file())
+            .map(|folder| folder.join(major.to_string()))
+            .find(|place| holds_server(place))
             .ok_or(KitError::MissingServer { major })?;
+        // Programs are run in another working directory.
+        let place = place.canonicalize().map_err(KitError::io("finding the server's folder"))?;
         let place = if run_as.is_some() && !open_to_all(&place) { readable_copy(&place, major)? } else { place };
         Ok(Installation { major, bin: place.join("bin"), run_as })
     }
@@ -117,7 +148,8 @@ pub(crate) fn temporary_folder() -> PathBuf {
     if open_to_all(&folder) { folder } else { PathBuf::from("/tmp") }
 }
 
-/// A checkout below a private folder (`/root`) is closed to the servers' user. It gets a copy, made once for each build.
+/// A checkout below a private folder (`/root`) is closed to the servers' user. It gets a copy, made once for each
+/// build.
 fn readable_copy(place: &Path, major: u32) -> Result<PathBuf, KitError> {
     let built = fs::metadata(place.join("bin/postgres")).map_err(KitError::io("reading the server's age"))?;
     let uid = rustix::process::geteuid().as_raw();
@@ -167,6 +199,14 @@ mod tests {
     fn a_missing_server_is_an_error_that_names_the_command() {
         let error = Installation::find(9).unwrap_err();
         assert!(error.to_string().contains("scripts/fetch-postgres 9"), "{error}");
+    }
+
+    #[test]
+    fn the_selected_majors_are_installed() {
+        let installed = installed_majors().unwrap();
+        for major in majors().unwrap() {
+            assert!(installed.contains(&major), "{}", KitError::MissingServer { major });
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Killing processes, with proof.
 //!
-//! A crash test whose kill hit nothing passes for the wrong reason. Every function here fails if the process had ended before,
-//! or if it did not end by what was done to it, and a [`KillCount`] fails the test that killed less often than it meant to.
+//! A crash test whose kill hit nothing passes for the wrong reason. Every function here fails if the process had
+//! ended before, or if it did not end by what was done to it, and a [`KillCount`] fails the test that killed less
+//! often than it meant to.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
@@ -51,8 +52,8 @@ pub fn sigkill(child: &mut Child) -> Result<Killed, KitError> {
 ///
 /// # Errors
 ///
-/// [`KitError::NotRunning`] if it had ended before, [`KitError::Timeout`] if it is still there after `patience` (it is left
-/// running).
+/// [`KitError::NotRunning`] if it had ended before, [`KitError::Timeout`] if it is still there after `patience` (it
+/// is left running).
 pub async fn sigterm(child: &mut Child, patience: Duration) -> Result<ExitStatus, KitError> {
     let what = format!("process {}", child.id());
     running(child, &what)?;

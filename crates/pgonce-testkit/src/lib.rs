@@ -25,7 +25,7 @@ mod workload;
 
 pub use cluster::Cluster;
 pub use error::KitError;
-pub use installation::{Installation, majors};
+pub use installation::{Installation, installed_majors, majors};
 pub use kill::{KillCount, Killed};
 pub use proxy::{Direction, Ending, Proxy, Traffic};
 pub use random::Random;

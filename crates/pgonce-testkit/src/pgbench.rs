@@ -23,7 +23,8 @@ pub async fn create(client: &Client, scale: u32) -> Result<(), KitError> {
     let sql = format!(
         "INSERT INTO pgbench_branches SELECT b, 0, '' FROM generate_series(1, {scale}) b;
          INSERT INTO pgbench_tellers SELECT t, (t - 1) / 10 + 1, 0, '' FROM generate_series(1, 10 * {scale}) t;
-         INSERT INTO pgbench_accounts SELECT a, (a - 1) / 100000 + 1, 0, '' FROM generate_series(1, 100000 * {scale}) a;"
+         INSERT INTO pgbench_accounts
+             SELECT a, (a - 1) / 100000 + 1, 0, '' FROM generate_series(1, 100000 * {scale}) a;"
     );
     client.batch_execute(&sql).await.map_err(KitError::sql("filling pgbench's tables"))
 }

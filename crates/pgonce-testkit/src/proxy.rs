@@ -56,8 +56,8 @@ pub struct Traffic {
     pub swallowed: u64,
 }
 
-/// A proxy on a port of its own on 127.0.0.1. Faults are set and lifted while it runs, and hold for the connections that are open
-/// and for new ones. Dropping it resets all of them.
+/// A proxy on a port of its own on 127.0.0.1. Faults are set and lifted while it runs, and hold for the connections
+/// that are open and for new ones. Dropping it resets all of them.
 ///
 /// ```no_run
 /// # async fn example(source: pgonce_testkit::Cluster) -> Result<(), pgonce_testkit::KitError> {
@@ -170,7 +170,8 @@ impl Proxy {
         self.way(direction, |way| way.bytes_per_second = bytes_per_second.map(|bytes| bytes.max(1)));
     }
 
-    /// Lets exactly this many more bytes pass in one direction, of all connections together, then resets every connection, once.
+    /// Lets exactly this many more bytes pass in one direction, of all connections together, then resets every
+    /// connection, once.
     pub fn cut_after(&self, direction: Direction, bytes: u64) {
         self.way(direction, |way| way.cut_after = Some(bytes));
     }

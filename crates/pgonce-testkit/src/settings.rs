@@ -80,7 +80,8 @@ impl ClusterBuilder {
         self
     }
 
-    /// Switches TLS on. Connections without it are still taken, unless [`require_tls`](Self::require_tls) says otherwise.
+    /// Switches TLS on. Connections without it are still taken, unless [`require_tls`](Self::require_tls) says
+    /// otherwise.
     pub fn tls(mut self, files: TlsFiles) -> Self {
         for (name, value) in [("ssl", "on"), ("ssl_cert_file", "server.crt"), ("ssl_key_file", "server.key")] {
             set(&mut self.conf, name, value);
@@ -101,7 +102,8 @@ impl ClusterBuilder {
     ///
     /// # Errors
     ///
-    /// [`KitError::MissingServer`] with the command to type; [`KitError::DidNotStart`] with the end of the server's log.
+    /// [`KitError::MissingServer`] with the command to type; [`KitError::DidNotStart`] with the end of the server's
+    /// log.
     pub async fn start(self) -> Result<Cluster, KitError> {
         Cluster::create(self).await
     }

@@ -1,7 +1,8 @@
 //! Removing what processes left behind that could not clean up: a test that was killed leaves a running server.
 //!
-//! A cluster's folder holds a file `owner`, which names the process that made it. A folder whose owner is gone is stopped and
-//! removed when the next cluster is made, by whichever process. A kept cluster has no such file and is left alone.
+//! A cluster's folder holds a file `owner`, which names the process that made it. A folder whose owner is gone is
+//! stopped and removed when the next cluster is made, by whichever process. A kept cluster has no such file and is
+//! left alone.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -58,8 +59,8 @@ fn is_abandoned(folder: &Path) -> bool {
         .is_some_and(|owner| !owner.is_alive())
 }
 
-/// The running postmaster of a cluster's folder, if it has one: the process that `postmaster.pid` names, and only if it was
-/// started on this very data folder.
+/// The running postmaster of a cluster's folder, if it has one: the process that `postmaster.pid` names, and only if
+/// it was started on this very data folder.
 pub(crate) fn postmaster(folder: &Path) -> Option<ProcessId> {
     let data = folder.join("data");
     let text = fs::read_to_string(data.join("postmaster.pid")).ok()?;

@@ -1,12 +1,14 @@
 //! The two witnesses: tables in which any transaction that is lost or applied twice shows, by plain SQL on both sides.
 //!
-//! `witness_log` is append-only and has no key, so nothing in the database stops a second application: it is an extra row. Each
-//! workload transaction puts exactly one row with a number of its own into it. `witness_mirror` has a key and is inserted into,
-//! updated (often without touching its large value), deleted from, and has its keys changed; it is compared row for row.
+//! `witness_log` is append-only and has no key, so nothing in the database stops a second application: it is an extra
+//! row. Each workload transaction puts exactly one row with a number of its own into it. `witness_mirror` has a key
+//! and is inserted into, updated (often without touching its large value), deleted from, and has its keys changed; it
+//! is compared row for row.
 //!
 //! Nothing here asks pgonce for anything.
 
 use std::pin::pin;
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt};
 use tokio_postgres::types::ToSql;
@@ -14,7 +16,8 @@ use tokio_postgres::{Client, Row};
 
 use crate::KitError;
 
-/// Rows of `witness_mirror` that every connection of a workload updates. They have the keys 1 to 16 and are never deleted.
+/// Rows of `witness_mirror` that every connection of a workload updates. They have the keys 1 to 16 and are never
+/// deleted.
 pub const SHARED_ROWS: u64 = 16;
 
 const TABLES: &str = "
@@ -56,7 +59,8 @@ pub struct Comparison {
     pub lost: u64,
     /// Rows of the target's log beyond those that the source has of the same number.
     pub duplicated: u64,
-    /// Transactions at the target that the source does not have: rolled back, or never there. They are not in `duplicated`.
+    /// Transactions at the target that the source does not have: rolled back, or never there. They are not in
+    /// `duplicated`.
     pub unexpected: u64,
     /// Keys of the mirror whose rows differ, or that one side lacks.
     pub mirror_differences: u64,
@@ -86,6 +90,22 @@ pub async fn compare(source: &Client, target: &Client) -> Result<Comparison, Kit
     compare_logs(source, target, &mut found).await?;
     compare_mirrors(source, target, &mut found).await?;
     Ok(found)
+}
+
+/// Compares until the comparison is clean, for as long as `patience`, and returns the last one. The source is at rest.
+pub async fn compare_when_caught_up(
+    source: &Client,
+    target: &Client,
+    patience: Duration,
+) -> Result<Comparison, KitError> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let found = compare(source, target).await?;
+        if found.is_clean() || Instant::now() >= deadline {
+            return Ok(found);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 async fn compare_logs(source: &Client, target: &Client, found: &mut Comparison) -> Result<(), KitError> {

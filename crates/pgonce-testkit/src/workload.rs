@@ -22,8 +22,9 @@ const STOP_PATIENCE: Duration = Duration::from_secs(60);
 /// A random workload on the tables of [`witness`]: mixed transactions of 1 to 50 changes, some rolled back, some with
 /// sub-transactions rolled back, some left open while others commit, each with one row of `witness_log`.
 ///
-/// The seed decides what each connection does; how the connections interleave, the machine decides. A connection that breaks is
-/// opened again: whether its last commit happened is counted as unknown, because the witnesses are compared by SQL.
+/// The seed decides what each connection does; how the connections interleave, the machine decides. A connection that
+/// breaks is opened again: whether its last commit happened is counted as unknown, because the witnesses are compared
+/// by SQL.
 ///
 /// ```no_run
 /// # async fn example(source: pgonce_testkit::Cluster) -> Result<(), pgonce_testkit::KitError> {
@@ -288,22 +289,23 @@ impl Worker {
         Plan { first, second, open_for, commits, changes }
     }
 
-    /// Now and then, rows that all connections update, in ascending order: they make transactions wait for each other, and their
-    /// values show whether the target kept the order of commits.
+    /// Now and then, rows that all connections update, in ascending order: they make transactions wait for each
+    /// other, and their values show whether the target kept the order of commits.
     fn shared_rows(&mut self, statements: &mut String) {
         if self.random.percent(15) {
             let first = self.random.between(1, witness::SHARED_ROWS);
             for id in first..=(first + self.random.below(3)).min(witness::SHARED_ROWS) {
                 let _ = write!(
                     statements,
-                    "UPDATE witness_mirror SET counter = counter + 1, number = currval('witness_number') WHERE id = {id};"
+                    "UPDATE witness_mirror SET counter = counter + 1, number = currval('witness_number')
+                     WHERE id = {id};"
                 );
             }
         }
     }
 
-    /// A sub-transaction that is released or rolled back. What it puts into the log carries the number of no transaction that
-    /// commits, so that one applied in spite of its rollback shows as unexpected.
+    /// A sub-transaction that is released or rolled back. What it puts into the log carries the number of no
+    /// transaction that commits, so that one applied in spite of its rollback shows as unexpected.
     fn subtransaction(&mut self, statements: &mut String) {
         statements.push_str("SAVEPOINT inner_part;");
         for _ in 0..self.random.between(1, 4) {

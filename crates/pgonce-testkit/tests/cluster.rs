@@ -2,15 +2,27 @@
 
 use std::error::Error;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgonce_testkit::{Cluster, Curve, KillCount, KitError, TlsFiles, majors};
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::NoTls;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
 async fn count(cluster: &Cluster) -> Result<i64, Box<dyn Error>> {
     Ok(cluster.connect("postgres").await?.query_one("SELECT count(*) FROM t", &[]).await?.get(0))
+}
+
+/// Shuts a server down immediately, as a person would who knows its process.
+fn quit(postmaster: u32) -> Outcome {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(postmaster)?).ok_or("no process")?;
+    Ok(rustix::process::kill_process(pid, rustix::process::Signal::QUIT)?)
 }
 
 #[tokio::test]
@@ -63,7 +75,7 @@ async fn what_does_not_run_cannot_be_stopped_or_killed() -> Outcome {
     // A server that died behind the kit's back was not killed by it either.
     cluster.start().await?;
     let pid = cluster.pid().ok_or("no server")?;
-    assert!(Command::new("kill").args(["-QUIT", &pid.to_string()]).status()?.success());
+    quit(pid)?;
     let deadline = Instant::now() + Duration::from_secs(30);
     while std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z ")) {
         assert!(Instant::now() < deadline, "the server does not end");
@@ -99,10 +111,8 @@ async fn a_dropped_cluster_leaves_nothing_and_a_kept_one_stays() -> Outcome {
     tokio::spawn(connection);
     client.simple_query("SELECT 1").await?;
 
-    // Stopped as a person would.
     let pid = std::fs::read_to_string(folder.join("data/postmaster.pid"))?;
-    let pid = pid.lines().next().ok_or("no process")?;
-    assert!(Command::new("kill").args(["-QUIT", pid]).status()?.success());
+    quit(pid.lines().next().ok_or("no process")?.parse()?)?;
     std::fs::remove_dir_all(&folder)?;
 
     let cluster = Cluster::builder(majors()?[0]).start().await?;
@@ -186,17 +196,61 @@ async fn passwords_are_asked_for_over_tcp() -> Outcome {
     Ok(())
 }
 
+/// Settings of a TLS client that trusts one authority.
+fn trusting(authority: &str) -> Result<ClientConfig, Box<dyn Error>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority.as_bytes())?)?;
+    Ok(ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth())
+}
+
 #[tokio::test]
 async fn a_server_with_tls_can_insist_on_it() -> Outcome {
     for major in majors()? {
         for curve in [Curve::P256, Curve::P384] {
             let files = TlsFiles::generate_for(&["localhost", "127.0.0.1"], curve)?;
-            let cluster = Cluster::builder(major).tls(files.clone()).require_tls().start().await?;
+            let builder = Cluster::builder(major).tls(files.clone()).password_role("app", "secret");
+            let cluster = builder.require_tls().start().await?;
             assert_eq!(std::fs::read_to_string(cluster.ca_file())?, files.ca_certificate);
-            let client = cluster.connect("postgres").await?;
-            assert_eq!(client.query_one("SHOW ssl", &[]).await?.get::<_, &str>(0), "on");
             assert!(tokio_postgres::connect(&cluster.url("postgres"), NoTls).await.is_err());
+
+            let config = format!(
+                "host=localhost hostaddr=127.0.0.1 port={} user=app password=secret dbname=postgres
+                 sslmode=require channel_binding=require",
+                cluster.port()
+            );
+            let tls = MakeRustlsConnect::new(trusting(&files.ca_certificate)?);
+            let (client, connection) = tokio_postgres::connect(&config, tls).await?;
+            tokio::spawn(connection);
+            let sql = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+            assert!(client.query_one(sql, &[]).await?.get::<_, bool>(0));
+
+            let stranger = TlsFiles::generate_for(&["localhost"], curve)?;
+            let tls = MakeRustlsConnect::new(trusting(&stranger.ca_certificate)?);
+            assert!(tokio_postgres::connect(&config, tls).await.is_err());
         }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_start_waits_for_a_port_that_another_process_has() -> Outcome {
+    for major in majors()? {
+        let cluster = Cluster::builder(major).start().await?;
+        let port = cluster.port();
+        cluster.stop_fast().await?;
+        let squatter = std::net::TcpListener::bind(("127.0.0.1", port))?;
+        let leaves = async {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            drop(squatter);
+        };
+        let ((), started) = tokio::join!(leaves, cluster.start());
+        started?;
+        assert_eq!(cluster.port(), port);
+        assert!(cluster.log().contains("Address already in use"));
+        cluster.execute("postgres", "SELECT 1").await?;
     }
     Ok(())
 }

@@ -64,20 +64,21 @@ pub async fn slot_state(client: &Client, slot: &str) -> Result<Option<SlotState>
 
 impl SlotState {
     /// Refuses a slot that cannot be streamed from, whatever is stored about it.
-    pub(crate) fn usable(&self, slot: &str, database: &str) -> Result<(), Reason> {
-        let unusable =
-            |what: String, hint: &str| Err(Reason::SlotUnusable { slot: slot.to_owned(), what, hint: hint.to_owned() });
+    pub(crate) fn usable(&self, slot: &str, database: &str) -> Result<(), Stop> {
+        let unusable = |what: String, hint: &str| {
+            Err(Reason::SlotUnusable { slot: slot.to_owned(), what, hint: hint.to_owned() }.into())
+        };
         let other_name = "Name another slot with --slot (an unused name makes a new one).";
         if self.plugin != "pgoutput" {
-            let found = if self.plugin.is_empty() { "a physical slot" } else { &self.plugin };
-            return unusable(format!("its plugin is pgoutput's no more than {found}: pgoutput is needed"), other_name);
+            let found = if self.plugin.is_empty() { "none (it is a physical slot)" } else { &self.plugin };
+            return unusable(format!("its plugin is {found}, and pgoutput is needed"), other_name);
         }
         if self.database != database {
             return unusable(format!("it belongs to database {}, not {database}", self.database), other_name);
         }
         if self.wal_status.as_deref() == Some("lost") || self.invalidation.is_some() {
             let cause = self.invalidation.as_deref().unwrap_or("the WAL it needs was removed: max_slot_wal_keep_size");
-            return Err(Reason::SlotLost { slot: slot.to_owned(), what: format!("wal_status lost ({cause})") });
+            return Err(Reason::SlotLost { slot: slot.to_owned(), what: format!("wal_status lost ({cause})") }.into());
         }
         if self.synced {
             return unusable(
@@ -272,10 +273,11 @@ pub(crate) struct Publishing {
 
 /// Makes a publication of the tables that match `patterns` (`schema.table`, `*` for any run of characters).
 ///
-/// A table without a usable replica identity is left out if a wildcard found it and refused if it was named: with it in a
-/// publication of updates, the source's own UPDATE would fail.
+/// A table without a usable replica identity is left out if a wildcard found it and refused if it was named: with it
+/// in a publication of updates, the source's own UPDATE would fail.
 pub(crate) async fn create_publication(client: &Client, name: &str, patterns: &[String]) -> Result<Publishing, Stop> {
-    let sql = "SELECT n.nspname::text, c.relname::text, c.relreplident::text, EXISTS (SELECT FROM pg_catalog.pg_index i \
+    let sql = "SELECT n.nspname::text, c.relname::text, c.relreplident::text, EXISTS (SELECT FROM \
+    pg_catalog.pg_index i \
            WHERE i.indrelid = c.oid AND i.indisprimary) \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition \
@@ -298,7 +300,8 @@ pub(crate) async fn create_publication(client: &Client, name: &str, patterns: &[
         if matching.is_empty() {
             return Err(Reason::SourceNotReady {
                 what: format!("no table matches {pattern:?}"),
-                hint: "Patterns are schema.table, with * for any characters; temporary, unlogged, foreign and system tables \
+                hint: "Patterns are schema.table, with * for any characters; temporary, unlogged, foreign and \
+                system tables \
                      cannot be replicated."
                     .to_owned(),
             }
@@ -316,7 +319,8 @@ pub(crate) async fn create_publication(client: &Client, name: &str, patterns: &[
             let what = format!("table {}.{} has no usable replica identity (no primary key)", table.schema, table.name);
             if !pattern.contains('*') {
                 let hint = format!(
-                    "In a publication of updates and deletes, the source's own UPDATE of it would fail. Type {mend} or give it \
+                    "In a publication of updates and deletes, the source's own UPDATE of it would fail. Type \
+                    {mend} or give it \
                      a primary key; or publish its inserts only, in a publication of your own."
                 );
                 return Err(Reason::SourceNotReady { what, hint }.into());

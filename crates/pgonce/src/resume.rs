@@ -5,13 +5,13 @@ use crate::position::Boundary;
 use crate::replication::TimelineHistory;
 use crate::sink::{IdlePoint, StoredFlow};
 use crate::source::SourceIdentity;
-use crate::stop::Reason;
+use crate::stop::{Reason, Stop};
 
 /// Holds the stored position against the source's timeline and WAL.
 ///
-/// A position on the source's own timeline must lie within its WAL; one on an ancestor at or below the point where the ancestor
-/// was left. Anything else means that the target holds transactions that this source never had.
-pub(crate) fn timeline(stored: IdlePoint, identity: &SourceIdentity, history: &TimelineHistory) -> Result<(), Reason> {
+/// A position on the source's own timeline must lie within its WAL; one on an ancestor at or below the point where
+/// the ancestor was left. Anything else means that the target holds transactions that this source never had.
+pub(crate) fn timeline(stored: IdlePoint, identity: &SourceIdentity, history: &TimelineHistory) -> Result<(), Stop> {
     let applied = stored.boundary.0;
     if stored.timeline == identity.timeline {
         if applied > identity.flushed {
@@ -19,42 +19,46 @@ pub(crate) fn timeline(stored: IdlePoint, identity: &SourceIdentity, history: &T
                 "{applied} has been received from it, and its WAL ends at {}: it was restored to an earlier point",
                 identity.flushed
             );
-            return Err(Reason::SourceChanged { what });
+            return Err(Reason::SourceChanged { what }.into());
         }
         return Ok(());
     }
     match history.left_at(stored.timeline) {
         Some(switch) if applied <= switch => Ok(()),
         Some(switch) => {
-            Err(Reason::TimelineDiverged { stored: stored.timeline, found: identity.timeline, switch, applied })
+            Err(Reason::TimelineDiverged { stored: stored.timeline, found: identity.timeline, switch, applied }.into())
         }
         None => Err(Reason::SourceChanged {
             what: format!(
                 "its timeline {} does not descend from timeline {} of the stored position",
                 identity.timeline, stored.timeline
             ),
-        }),
+        }
+        .into()),
     }
 }
 
 /// Holds the slot against the stored position: nothing above what was stored may have been acknowledged.
-pub(crate) fn slot(stored: &StoredFlow, slot: &str, state: Option<&SlotState>) -> Result<Boundary, Reason> {
+pub(crate) fn slot(stored: &StoredFlow, slot: &str, state: Option<&SlotState>) -> Result<Boundary, Stop> {
     let position = stored.position().boundary;
     let Some(state) = state else {
         return Err(Reason::DataGap {
             what: format!("slot {slot} does not exist, and the flow has a stored position ({position})"),
-        });
+        }
+        .into());
     };
     let Some(confirmed) = state.confirmed_flush else {
-        return Err(Reason::DataGap { what: format!("slot {slot} has no confirmed_flush_lsn") });
+        return Err(Reason::DataGap { what: format!("slot {slot} has no confirmed_flush_lsn") }.into());
     };
     if confirmed > position.0 {
         return Err(Reason::DataGap {
             what: format!(
-                "slot {slot} stands at {confirmed}, and the target has stored {position} only: the slot was moved or made \
+                "slot {slot} stands at {confirmed}, and the target has stored {position} only: the slot was moved \
+                or made \
                  anew, or the target went back in time"
             ),
-        });
+        }
+        .into());
     }
     Ok(Boundary(confirmed))
 }
@@ -103,15 +107,19 @@ mod tests {
         SlotState { confirmed_flush: Some(Lsn(confirmed)), ..SlotState::default() }
     }
 
+    fn code<T: std::fmt::Debug>(checked: Result<T, Stop>) -> &'static str {
+        checked.unwrap_err().code()
+    }
+
     #[test]
     fn a_position_must_lie_on_the_sources_history() {
         let history = TimelineHistory::parse("1\t0/64\tpromoted\n2\t0/C8\tpromoted").unwrap();
         assert_eq!(timeline(at(3, 250), &identity(3, 250), &history), Ok(()));
-        assert!(matches!(timeline(at(3, 251), &identity(3, 250), &history), Err(Reason::SourceChanged { .. })));
+        assert_eq!(code(timeline(at(3, 251), &identity(3, 250), &history)), "source_changed");
         assert_eq!(timeline(at(1, 100), &identity(3, 250), &history), Ok(()));
-        assert!(matches!(timeline(at(1, 101), &identity(3, 250), &history), Err(Reason::TimelineDiverged { .. })));
+        assert_eq!(code(timeline(at(1, 101), &identity(3, 250), &history)), "timeline_diverged");
         assert_eq!(timeline(at(2, 200), &identity(3, 250), &history), Ok(()));
-        assert!(matches!(timeline(at(4, 1), &identity(3, 250), &history), Err(Reason::SourceChanged { .. })));
+        assert_eq!(code(timeline(at(4, 1), &identity(3, 250), &history)), "source_changed");
     }
 
     #[test]
@@ -125,7 +133,7 @@ mod tests {
             (stored(Some(100), 50), Some(SlotState::default())),
             (stored(Some(100), 50), None),
         ] {
-            assert!(matches!(slot(&flow, "s", state.as_ref()), Err(Reason::DataGap { .. })), "{flow:?} {state:?}");
+            assert_eq!(code(slot(&flow, "s", state.as_ref())), "data_gap", "{flow:?} {state:?}");
         }
     }
 }

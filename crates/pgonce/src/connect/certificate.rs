@@ -2,12 +2,13 @@
 
 use ring::digest::{self, Algorithm};
 use rustls::pki_types::UnixTime;
-use x509_cert::Certificate;
 use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::der::oid::db::{rfc4519, rfc5280, rfc5912};
 use x509_cert::der::{Decode, Encode};
+use x509_cert::{Certificate, Version};
 
-/// The `tls-server-end-point` channel binding: the certificate's hash, by the hash of its signature's algorithm (RFC 5929, 4.1).
+/// The `tls-server-end-point` channel binding: the certificate's hash, by the hash of its signature's algorithm (RFC
+/// 5929, 4.1).
 ///
 /// `None` where the algorithm has no single hash (Ed25519, RSA-PSS): such a certificate cannot be bound to.
 pub(super) fn server_end_point(certificate: &[u8]) -> Option<Vec<u8>> {
@@ -37,6 +38,11 @@ pub(super) fn public_key(certificate: &[u8]) -> Option<Vec<u8>> {
     Certificate::from_der(certificate).ok()?.tbs_certificate.subject_public_key_info.to_der().ok()
 }
 
+/// Whether the certificate is of version 1: without extensions.
+pub(super) fn is_version_1(certificate: &[u8]) -> bool {
+    Certificate::from_der(certificate).is_ok_and(|parsed| parsed.tbs_certificate.version == Version::V1)
+}
+
 /// Whether the certificate's dates include `now`.
 pub(super) fn is_current(certificate: &[u8], now: UnixTime) -> bool {
     let Ok(certificate) = Certificate::from_der(certificate) else { return false };
@@ -53,8 +59,8 @@ pub(super) fn common_name(certificate: &[u8]) -> Option<String> {
     if extensions.iter().any(|extension| extension.extn_id == rfc5280::ID_CE_SUBJECT_ALT_NAME) {
         return None;
     }
-    let names = certificate.subject.0.iter().flat_map(|relative| relative.0.iter());
-    let name = names.filter(|name| name.oid == rfc4519::COMMON_NAME).next_back()?;
+    let mut names = certificate.subject.0.iter().flat_map(|relative| relative.0.iter());
+    let name = names.rfind(|name| name.oid == rfc4519::COMMON_NAME)?;
     // Every string type that names are written in holds its text as it is, for ASCII.
     let text = std::str::from_utf8(name.value.value()).ok()?;
     text.is_ascii().then(|| text.to_owned())

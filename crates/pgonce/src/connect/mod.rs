@@ -1,8 +1,9 @@
 //! One connection parser for every connection of the product, and the ways to open them.
 //!
-//! A connection string is parsed once, by [`ConnectionSettings::parse`], with libpq's rules. What it says holds for both kinds of
-//! connection: [`connect_sql`] for SQL and `COPY`, [`open_session`] for what `tokio-postgres` cannot do (replication). Both go through
-//! [`open_transport`]'s path, so that TLS, channel binding, timeouts and the order of hosts are decided in one place.
+//! A connection string is parsed once, by [`ConnectionSettings::parse`], with libpq's rules. What it says holds for
+//! both kinds of connection: [`connect_sql`] for SQL and `COPY`, [`open_session`] for what `tokio-postgres` cannot do
+//! (replication). Both go through [`open_transport`]'s path, so that TLS, channel binding, timeouts and the order of
+//! hosts are decided in one place.
 
 mod certificate;
 mod environment;

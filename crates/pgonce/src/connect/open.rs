@@ -47,8 +47,8 @@ impl<'a> Tries<'a> {
 
     /// Moves on to the next attempt, or gives the error back if there is none, or none is worth it.
     ///
-    /// Like libpq: `allow` and `prefer` try the other way if the server lets nobody in this way; a host that cannot be used makes
-    /// way for the next; one that was reached and refused the user ends it all.
+    /// Like libpq: `allow` and `prefer` try the other way if the server lets nobody in this way; a host that cannot be
+    /// used makes way for the next; one that was reached and refused the user ends it all.
     pub(super) fn failed(&mut self, error: ConnectError) -> Result<(), ConnectError> {
         let two_ways = matches!(self.settings.ssl_mode, SslMode::Allow | SslMode::Prefer)
             && matches!(self.endpoint().host, Host::Tcp(_));

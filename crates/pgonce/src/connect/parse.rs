@@ -1,7 +1,7 @@
 //! The two spellings of a connection string, taken apart into keys and values.
 //!
-//! See PostgreSQL, libpq, "Connection Strings". Positions are bytes from 1. No error here quotes a value, and none quotes a key that
-//! may be the tail of a password that was not escaped.
+//! See PostgreSQL, libpq, "Connection Strings". Positions are bytes from 1. No error here quotes a value, and none
+//! quotes a key that may be the tail of a password that was not escaped.
 
 use super::error::ParseConnectionError;
 use super::keys;

@@ -4,10 +4,11 @@ use std::fmt::Write;
 
 /// The parameters that every connection sets at its start, replication included, with their values.
 ///
-/// The text form of a value depends on the first seven: two connections that do not pin them may print one value in two ways. The
-/// two timeouts would end a connection that does what it should. `client_encoding` is set beside them, as UTF8.
+/// The text form of a value depends on the first seven: two connections that do not pin them may print one value in two
+/// ways. The two timeouts would end a connection that does what it should. `client_encoding` is set beside them, as
+/// UTF8.
 pub const PINS: &[(&str, &str)] = &[
-    ("DateStyle", "ISO"),
+    ("DateStyle", "ISO,MDY"),
     ("IntervalStyle", "postgres"),
     ("TimeZone", "UTC"),
     ("extra_float_digits", "3"),
@@ -46,7 +47,7 @@ mod tests {
     #[test]
     fn pins_follow_what_the_user_asked_for() {
         let options = options(Some("-c DateStyle=German -c work_mem=1MB"), &[PINS, SQL_PINS]);
-        assert!(options.starts_with("-c DateStyle=German -c work_mem=1MB -c DateStyle=ISO -c "), "{options}");
+        assert!(options.starts_with("-c DateStyle=German -c work_mem=1MB -c DateStyle=ISO,MDY -c "), "{options}");
         assert!(options.ends_with(" -c search_path="), "{options}");
     }
 

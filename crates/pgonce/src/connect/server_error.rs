@@ -4,8 +4,9 @@ use std::fmt;
 
 /// An error or notice from the server, with all its fields.
 ///
-/// `Display` and `Debug` print the severity, the SQLSTATE and the names of objects. The texts ([`message`](ServerError::message),
-/// `detail`, `hint`, `context`) may quote values of rows; they are shown only to who asks for them by name.
+/// `Display` and `Debug` print the severity, the SQLSTATE and the names of objects. The texts
+/// ([`message`](ServerError::message), `detail`, `hint`, `context`) may quote values of rows; they are shown only to
+/// who asks for them by name.
 ///
 /// See PostgreSQL, "Error and Notice Message Fields".
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -34,7 +34,8 @@ pub struct ConnectionSettings {
     pub application_name: Option<String>,
     /// Command-line options for the server's process. Pinned parameters override them: [`PINS`](super::PINS).
     pub options: Option<String>,
-    /// How long one address may take to accept a connection, and then how long the session may take to start. `None`: for ever.
+    /// How long one address may take to accept a connection, and then how long the session may take to start. `None`:
+    /// for ever.
     pub connect_timeout: Option<Duration>,
     /// Whether TLS is used, and what is checked.
     pub ssl_mode: SslMode,
@@ -136,7 +137,8 @@ pub enum RootCertificates {
     System,
 }
 
-/// `channel_binding`: whether the password exchange is bound to the TLS channel, so that nobody in between can relay it.
+/// `channel_binding`: whether the password exchange is bound to the TLS channel, so that nobody in between can relay
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChannelBindingMode {
     /// Never.

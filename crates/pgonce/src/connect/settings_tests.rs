@@ -307,7 +307,9 @@ proptest! {
     }
 
     #[test]
-    fn no_structure_makes_the_parser_panic(text in "(postgres://)?([a-z@:/?&=%,\\[\\] '\\\\#]|é|%4|host=|user=){0,30}") {
+    fn no_structure_makes_the_parser_panic(
+        text in "(postgres://)?([a-z@:/?&=%,\\[\\] '\\\\#]|é|%4|host=|user=){0,30}",
+    ) {
         let _ = ConnectionSettings::parse(&text, &environment());
     }
 }

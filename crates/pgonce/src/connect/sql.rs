@@ -11,10 +11,11 @@ use tokio_postgres::tls::{TlsConnect, TlsStream};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection};
 
 use super::error::{At, ConnectError};
-use super::open::{Question, Tries, within};
+use super::open::{Encryption, Question, Tries, within};
 use super::pins::{self, PINS, SQL_PINS};
 use super::server_error::ServerError;
 use super::settings::{ChannelBindingMode, ConnectionSettings, Endpoint};
+use super::startup::why_unbound;
 use super::stream::{Transport, open_one};
 
 /// A client, and the task that drives its connection. Dropped, the task ends, and with it the connection.
@@ -25,6 +26,7 @@ pub struct SqlConnection {
     /// Drives the connection.
     pub task: JoinHandle<()>,
     endpoint: Endpoint,
+    encryption: Encryption,
     closed: watch::Receiver<bool>,
 }
 
@@ -42,6 +44,26 @@ impl SqlConnection {
     }
 }
 
+impl SqlConnection {
+    /// Asks the server to cancel what the connection is doing, over a connection of its own, encrypted if this one is.
+    ///
+    /// It may come too late; the command's own result tells. Use this instead of the client's `cancel_token`, which
+    /// does not know how the connection was opened.
+    ///
+    /// # Errors
+    ///
+    /// Why the request was not delivered.
+    pub async fn cancel_query(&self, settings: &ConnectionSettings) -> Result<(), ConnectError> {
+        let transport = open_one(settings, &self.endpoint, self.encryption).await?;
+        let at = transport.at();
+        within(settings, &at, async {
+            let token = self.client.cancel_token();
+            token.cancel_query_raw(transport, Established).await.map_err(|error| translate(&at, error))
+        })
+        .await
+    }
+}
+
 impl Drop for SqlConnection {
     fn drop(&mut self) {
         self.task.abort();
@@ -50,8 +72,8 @@ impl Drop for SqlConnection {
 
 /// Opens a connection for SQL on the first of the hosts that will do, with [`PINS`] and [`SQL_PINS`] pinned.
 ///
-/// `role` says what the connection is for, in a word (`apply`, `verify`). The server shows it in `application_name`, as `pgonce role`,
-/// unless the settings name the program themselves.
+/// `role` says what the connection is for, in a word (`apply`, `verify`). The server shows it in `application_name`, as
+/// `pgonce role`, unless the settings name the program themselves.
 ///
 /// # Errors
 ///
@@ -72,10 +94,18 @@ async fn connect_one(
     role: &str,
 ) -> Result<SqlConnection, ConnectError> {
     let transport = open_one(settings, tries.endpoint(), tries.encryption()).await?;
+    let encryption = if transport.is_tls() { Encryption::Required } else { Encryption::Plain };
     let at = transport.at();
     let config = config(settings, role, transport.is_tls());
+    let unbound = why_unbound(transport.is_tls(), transport.server_end_point().is_some());
     let connected = within(settings, &at, async {
-        config.connect_raw(transport, Established).await.map_err(|error| translate(&at, error))
+        config.connect_raw(transport, Established).await.map_err(|error| match translate(&at, error) {
+            ConnectError::Authentication { reason, .. } if reason == UNBOUND => at.authentication(unbound),
+            ConnectError::Authentication { reason, .. } if reason == NO_PASSWORD => {
+                at.authentication("the server asks for a password, and none was given")
+            }
+            other => other,
+        })
     });
     let (client, connection) = connected.await?;
     let question = Question::about(settings.target_session_attrs);
@@ -85,7 +115,7 @@ async fn connect_one(
         drive(connection).await;
         let _ = sender.send(true);
     });
-    let connection = SqlConnection { client, task, endpoint: tries.endpoint().clone(), closed };
+    let connection = SqlConnection { client, task, endpoint: tries.endpoint().clone(), encryption, closed };
     within(settings, &at, async {
         if let Some(question) = question {
             let answer = match answer {
@@ -99,6 +129,12 @@ async fn connect_one(
     .await?;
     Ok(connection)
 }
+
+/// What `tokio-postgres` says where `channel_binding=require` is not met.
+const UNBOUND: &str = "server did not use channel binding";
+
+/// What `tokio-postgres` says where the server asks for a password that was not given.
+const NO_PASSWORD: &str = "password missing";
 
 /// Lifts the limits that only newer servers know, and that older ones would refuse at the start.
 const UNLIMITED: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings \

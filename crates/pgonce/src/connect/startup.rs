@@ -156,7 +156,8 @@ impl Session {
     async fn authenticate(&mut self, settings: &ConnectionSettings) -> Result<(), ConnectError> {
         let (code, body) = self.receive_authentication().await?;
         if code != AUTHENTICATION_SASL && settings.channel_binding == ChannelBindingMode::Require {
-            return Err(self.at().authentication("channel_binding=require, and the server asks for no SCRAM exchange"));
+            let reason = why_unbound(self.transport.is_tls(), self.transport.server_end_point().is_some());
+            return Err(self.at().authentication(reason));
         }
         match code {
             AUTHENTICATION_OK => return Ok(()),
@@ -212,11 +213,8 @@ impl Session {
             return Err(self.at().authentication("the server offers no SASL mechanism that is supported"));
         }
         if mechanism != sasl::SCRAM_SHA_256_PLUS && settings.channel_binding == ChannelBindingMode::Require {
-            return Err(self.at().authentication(match (self.transport.is_tls(), end_point) {
-                (false, _) => "channel_binding=require, and the connection does not use TLS",
-                (true, None) => "channel_binding=require, and the server's certificate has no hash to bind to",
-                (true, Some(_)) => "channel_binding=require, and the server does not offer it",
-            }));
+            let reason = why_unbound(self.transport.is_tls(), self.transport.server_end_point().is_some());
+            return Err(self.at().authentication(reason));
         }
         let mut scram = sasl::ScramSha256::new(self.password(settings)?.as_bytes(), binding);
         self.send(|buffer| frontend::sasl_initial_response(mechanism, scram.message(), buffer)).await?;
@@ -277,6 +275,17 @@ const AUTHENTICATION_MD5: u32 = 5;
 const AUTHENTICATION_SASL: u32 = 10;
 const AUTHENTICATION_SASL_CONTINUE: u32 = 11;
 const AUTHENTICATION_SASL_FINAL: u32 = 12;
+
+/// Why SCRAM was not bound to the channel, although `channel_binding=require` asks for it.
+pub(super) fn why_unbound(is_tls: bool, has_end_point: bool) -> &'static str {
+    match (is_tls, has_end_point) {
+        (false, _) => "channel_binding=require, and the connection does not use TLS",
+        (true, false) => {
+            "channel_binding=require, and the server's certificate has no hash to bind to (RSA-PSS, Ed25519)"
+        }
+        (true, true) => "channel_binding=require, and the server does not offer it",
+    }
+}
 
 /// The two strings of a ParameterStatus message.
 fn two_strings(body: &[u8]) -> Option<(String, String)> {

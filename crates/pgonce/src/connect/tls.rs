@@ -20,7 +20,8 @@ use super::settings::{ConnectionSettings, RootCertificates, SslMode};
 
 /// The TLS configuration for a connection with these settings.
 ///
-/// The handshake's signature is checked in every mode, that is, that the server holds the key of the certificate it shows.
+/// The handshake's signature is checked in every mode, that is, that the server holds the key of the certificate it
+/// shows.
 pub(super) fn client_config(settings: &ConnectionSettings) -> Result<Arc<ClientConfig>, ConnectError> {
     let provider = Arc::new(ring::default_provider());
     let verifier = Verifier {
@@ -76,7 +77,8 @@ impl Trust {
             return Err(failed("the file holds no PEM certificate".to_owned()));
         }
         let mut roots = RootCertStore::empty();
-        // One that cannot be a root (version 1) may still be the server's own certificate, or stand beside one that can.
+        // One that cannot be a root (version 1) may still be the server's own certificate, or stand beside one that
+        // can.
         roots.add_parsable_certificates(certificates.iter().cloned());
         Ok(Trust { roots, certificates })
     }
@@ -111,14 +113,14 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let Some(trust) = &self.trust else { return Ok(ServerCertVerified::assertion()) };
-        // A server's certificate that was itself named as trusted needs no chain. It is often self-signed, hence marked as an
-        // authority, which the chain's rules forbid for a server.
+        // A server's certificate that was itself named as trusted needs no chain. It is often self-signed, hence marked
+        // as an authority, which the chain's rules forbid for a server.
         if trust.certificates.iter().any(|trusted| trusted == end_entity) {
             if !certificate::is_current(end_entity, now) {
                 return Err(CertificateError::Expired.into());
             }
         } else {
-            let parsed = ParsedCertificate::try_from(end_entity)?;
+            let parsed = ParsedCertificate::try_from(end_entity).map_err(|error| unusable(end_entity, error))?;
             let algorithms = self.algorithms.all;
             verify_server_cert_signed_by_trust_anchor(&parsed, &trust.roots, intermediates, now, algorithms)?;
         }
@@ -135,6 +137,7 @@ impl ServerCertVerifier for Verifier {
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         verify_tls12_signature(message, certificate, signature, &self.algorithms)
+            .map_err(|error| unusable(certificate, error))
     }
 
     fn verify_tls13_signature(
@@ -156,7 +159,19 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// Whether the certificate names the host: by an alternative name, or, if it has none, by its common name, as libpq has it.
+/// The same error, in plainer words if the certificate is of version 1, which has no rules that a chain could be
+/// checked by.
+fn unusable(end_entity: &CertificateDer<'_>, error: Error) -> Error {
+    if certificate::is_version_1(end_entity) {
+        return Error::General(
+            "the server's certificate is of version 1; issue one of version 3, with extensions".into(),
+        );
+    }
+    error
+}
+
+/// Whether the certificate names the host: by an alternative name, or, if it has none, by its common name, as libpq has
+/// it.
 fn verify_name(end_entity: &CertificateDer<'_>, server_name: &ServerName<'_>) -> Result<(), Error> {
     let refused = match ParsedCertificate::try_from(end_entity) {
         Ok(parsed) => match verify_server_name(&parsed, server_name) {

@@ -1,0 +1,268 @@
+//! The acknowledgement rule against a plain model, under arbitrary interleavings.
+
+use pgonce::frontier::Frontier;
+use pgonce::position::{Boundary, CommitLsn, EndLsn, Lsn};
+use proptest::prelude::*;
+
+/// What happens next. Distances become positions while the run goes on, so that every run is one that a server could
+/// produce.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A transaction arrives: its commit record starts `gap` bytes behind the last record (0: exactly there).
+    Receive { gap: u64, length: u64 },
+    /// The sink is given up to so many of the transactions that wait.
+    HandOver(usize),
+    /// The sink claims durability: of what it was given up to an index, or of a number out of the air.
+    Claim(Claim),
+    /// A keepalive reports a position `gap` bytes behind the last record.
+    Report { gap: u64, open: bool },
+    /// The sink stores the idle candidate, if there is one; or, being mistaken, another number.
+    Persist { mistaken: Option<u64> },
+    /// The source end proves completeness up to somewhere around the last record.
+    Attest { behind: bool, gap: u64 },
+    /// The connection is lost; the next session starts from what is stored.
+    Reconnect,
+}
+
+#[derive(Clone, Debug)]
+enum Claim {
+    Given(usize),
+    Number(u64),
+    Everything,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let claim = prop_oneof![
+        4 => (0usize..6).prop_map(Claim::Given),
+        1 => (0u64..200).prop_map(Claim::Number),
+        1 => Just(Claim::Everything),
+    ];
+    prop_oneof![
+        4 => (0u64..3, 1u64..5).prop_map(|(gap, length)| Step::Receive { gap, length }),
+        3 => (0usize..4).prop_map(Step::HandOver),
+        3 => claim.prop_map(Step::Claim),
+        3 => (0u64..4, prop::bool::weighted(0.3)).prop_map(|(gap, open)| Step::Report { gap, open }),
+        2 => prop::option::weighted(0.2, 0u64..300).prop_map(|mistaken| Step::Persist { mistaken }),
+        3 => (any::<bool>(), 0u64..5).prop_map(|(behind, gap)| Step::Attest { behind, gap }),
+        1 => Just(Step::Reconnect),
+    ]
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    commit: u64,
+    end: u64,
+    handed_over: bool,
+    durable: bool,
+}
+
+/// The model: every transaction that was ever sent, and what is true of it.
+#[derive(Debug, Default)]
+struct World {
+    sent: Vec<Sent>,
+    /// How many of `sent` this session has delivered.
+    received: usize,
+    /// Where the next record can start.
+    wal: u64,
+    reported: u64,
+    persisted: u64,
+    attested: u64,
+    acknowledged: u64,
+}
+
+const START: u64 = 10;
+
+fn boundary(at: u64) -> Boundary {
+    Boundary(Lsn(at))
+}
+
+impl World {
+    fn durable_end(&self) -> u64 {
+        self.sent.iter().take_while(|t| t.durable).map(|t| t.end).last().unwrap_or(0)
+    }
+
+    fn stored(&self) -> u64 {
+        self.durable_end().max(self.persisted).max(START)
+    }
+
+    fn frontier(&self) -> Frontier {
+        let durable = self.durable_end();
+        Frontier::new((durable > 0).then_some(EndLsn(Lsn(durable))), Some(boundary(self.persisted.max(START))))
+    }
+
+    /// Transactions at or behind an acknowledged position are sent again; those before it are gone for ever.
+    fn acknowledge(&mut self, frontier: &mut Frontier) {
+        let Some(position) = frontier.acknowledge() else { return };
+        let position = position.position().0.0;
+        for t in &self.sent {
+            assert!(t.commit >= position || t.durable, "acknowledged {position} over {t:?}");
+        }
+        assert!(position <= self.attested, "acknowledged {position}, attested {}", self.attested);
+        assert!(
+            position <= self.stored(),
+            "acknowledged {position}, stored {}: a gap at the next connect",
+            self.stored()
+        );
+        self.acknowledged = self.acknowledged.max(position);
+    }
+
+    fn deliver(&mut self, frontier: &mut Frontier) {
+        let t = self.sent[self.received];
+        self.received += 1;
+        frontier.received(CommitLsn(Lsn(t.commit)), EndLsn(Lsn(t.end))).unwrap();
+    }
+
+    fn step(&mut self, step: &Step, frontier: &mut Frontier) {
+        // After a reconnect the server first sends again what was not acknowledged.
+        let caught_up = self.received == self.sent.len();
+        match *step {
+            Step::Receive { gap, length } => {
+                if caught_up {
+                    let commit = self.wal + gap;
+                    self.wal = commit + length;
+                    self.sent.push(Sent { commit, end: self.wal, handed_over: false, durable: false });
+                }
+                self.deliver(frontier);
+            }
+            Step::HandOver(count) => {
+                let waiting = self.sent[..self.received].iter_mut().filter(|t| !t.handed_over).take(count);
+                let last = waiting.map(|t| {
+                    t.handed_over = true;
+                    t.commit
+                });
+                if let Some(commit) = last.last() {
+                    frontier.handed_over(CommitLsn(Lsn(commit)));
+                }
+            }
+            Step::Claim(ref claim) => {
+                let given = |index: usize| self.sent.iter().filter(|t| t.handed_over).nth(index).map_or(0, |t| t.end);
+                let number = match *claim {
+                    Claim::Given(index) => given(index),
+                    Claim::Number(number) => number,
+                    Claim::Everything => u64::MAX,
+                };
+                frontier.made_durable(EndLsn(Lsn(number)));
+                // What a sink says of a transaction that it was given is believed; of others it cannot know.
+                for t in self.sent.iter_mut().filter(|t| t.handed_over && t.end <= number) {
+                    t.durable = true;
+                }
+            }
+            Step::Report { gap, open } if caught_up => {
+                self.wal += gap;
+                if !open {
+                    self.reported = self.reported.max(self.wal);
+                }
+                frontier.reported(boundary(self.wal), open);
+            }
+            Step::Report { .. } => {}
+            Step::Persist { mistaken: None } => {
+                if let Some(candidate) = frontier.idle_candidate() {
+                    let at = candidate.0.0;
+                    assert!(self.sent[..self.received].iter().all(|t| t.durable), "idle over undurable work");
+                    assert!(at <= self.reported && at <= self.attested, "idle at {at}: {self:?}");
+                    frontier.persisted(candidate);
+                    self.persisted = self.persisted.max(at);
+                }
+            }
+            // A sink that says it has stored what nobody reported is not followed.
+            Step::Persist { mistaken: Some(number) } => {
+                if number > self.reported {
+                    frontier.persisted(boundary(number));
+                }
+            }
+            Step::Attest { behind, gap } => {
+                let at = if behind { self.wal.saturating_sub(gap) } else { self.wal + gap };
+                self.attested = self.attested.max(at);
+                frontier.attested(boundary(at));
+            }
+            Step::Reconnect => {
+                let resent_from = self.acknowledged.max(START);
+                self.received = self.sent.partition_point(|t| t.commit < resent_from);
+                for (index, t) in self.sent.iter_mut().enumerate() {
+                    t.handed_over = index < self.received;
+                }
+                (self.reported, self.attested) = (0, 0);
+                *frontier = self.frontier();
+            }
+        }
+    }
+}
+
+fn run(steps: &[Step]) {
+    let mut world = World { wal: START, ..World::default() };
+    let mut frontier = world.frontier();
+    for step in steps {
+        world.step(step, &mut frontier);
+        world.acknowledge(&mut frontier);
+    }
+    // Never stuck: once everything is received, given, durable, reported, attested and stored, all of it is
+    // acknowledged.
+    while world.received < world.sent.len() {
+        world.deliver(&mut frontier);
+    }
+    world.attested = u64::MAX;
+    frontier.attested(boundary(u64::MAX));
+    for t in &mut world.sent {
+        (t.handed_over, t.durable) = (true, true);
+        frontier.handed_over(CommitLsn(Lsn(t.commit)));
+    }
+    frontier.made_durable(EndLsn(Lsn(u64::MAX)));
+    (world.reported, world.persisted) = (world.wal, world.wal);
+    frontier.reported(boundary(world.wal), false);
+    if let Some(candidate) = frontier.idle_candidate() {
+        frontier.persisted(candidate);
+    }
+    world.acknowledge(&mut frontier);
+    assert!(frontier.settled() && frontier.drained(boundary(world.wal)));
+    assert_eq!(world.acknowledged, world.wal, "stuck below what is durable");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+    #[test]
+    fn law_1_never_above_what_is_durable_and_never_stuck(steps in prop::collection::vec(step(), 0..60)) {
+        run(&steps);
+    }
+}
+
+fn transaction(frontier: &mut Frontier, commit: u64, end: u64) {
+    frontier.received(CommitLsn(Lsn(commit)), EndLsn(Lsn(end))).unwrap();
+}
+
+#[test]
+fn a10_the_acknowledgement_does_not_follow_a_sinks_number() {
+    let mut frontier = Frontier::new(None, Some(boundary(10)));
+    frontier.attested(boundary(1000));
+    transaction(&mut frontier, 20, 25);
+    transaction(&mut frontier, 30, 35);
+    frontier.handed_over(CommitLsn(Lsn(20)));
+    frontier.made_durable(EndLsn(Lsn(999)));
+    assert_eq!(frontier.acknowledge().map(|d| d.position()), Some(boundary(25)));
+    frontier.persisted(boundary(900));
+    assert_eq!(frontier.acknowledge(), None);
+}
+
+#[test]
+fn a2_a_keepalive_over_undurable_work_moves_nothing() {
+    let mut frontier = Frontier::new(None, Some(boundary(10)));
+    frontier.attested(boundary(1000));
+    assert_eq!(frontier.acknowledge().map(|d| d.position()), Some(boundary(10)));
+    transaction(&mut frontier, 20, 25);
+    frontier.reported(boundary(500), false);
+    assert_eq!((frontier.idle_candidate(), frontier.acknowledge()), (None, None));
+}
+
+#[test]
+fn drained_is_said_only_of_what_is_durable_and_passed() {
+    let mut frontier = Frontier::new(None, Some(boundary(10)));
+    assert!(!frontier.drained(boundary(30)));
+    transaction(&mut frontier, 20, 25);
+    frontier.reported(boundary(30), false);
+    assert!(!frontier.drained(boundary(30)), "a transaction below is not durable");
+    frontier.handed_over(CommitLsn(Lsn(20)));
+    frontier.made_durable(EndLsn(Lsn(25)));
+    assert!(frontier.drained(boundary(30)));
+    transaction(&mut frontier, 30, 35);
+    assert!(frontier.drained(boundary(30)), "a commit record that starts at the boundary is behind it");
+    assert!(!frontier.drained(boundary(31)));
+}
