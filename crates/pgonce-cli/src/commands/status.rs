@@ -336,9 +336,9 @@ mod tests {
     fn state(end: u64, idle: u64) -> FlowState {
         FlowState {
             checkpoint: Some(Checkpoint { timeline: 1, commit: CommitLsn(Lsn(end - 8)), end: EndLsn(Lsn(end)) }),
-            commit_micros: Some(4_000_000),
+            commit_time: Some(at(4)),
             idle: Some(Boundary(Lsn(idle))),
-            idle_micros: Some(6_000_000),
+            idle_at: Some(at(6)),
             ..FlowState::default()
         }
     }
