@@ -52,8 +52,10 @@ impl Output {
     /// Output in `format`. `NO_COLOR` is respected.
     pub fn new(format: Format) -> Output {
         let wanted = format == Format::Text && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let colours =
-            Colours { stdout: wanted && std::io::stdout().is_terminal(), stderr: wanted && std::io::stderr().is_terminal() };
+        let colours = Colours {
+            stdout: wanted && std::io::stdout().is_terminal(),
+            stderr: wanted && std::io::stderr().is_terminal(),
+        };
         Output { format, colours }
     }
 

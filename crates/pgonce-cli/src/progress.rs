@@ -1,5 +1,6 @@
 //! Shows a run: a living line on a terminal, plain lines elsewhere, JSON lines for programs.
 
+use std::convert::Infallible;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -41,8 +42,8 @@ impl Display {
         Display { output, watcher: Watcher::default(), started: now, living, shown: (Progress::default(), now) }
     }
 
-    /// Follows the pipeline for as long as it lasts. Dropping the future is fine.
-    pub async fn follow(&mut self, mut progress: watch::Receiver<Progress>) {
+    /// Follows the pipeline until the future is dropped.
+    pub async fn follow(&mut self, mut progress: watch::Receiver<Progress>) -> Infallible {
         let every = if self.living.is_some() { REFRESH_EVERY } else { LINE_EVERY };
         loop {
             let seen = progress.borrow_and_update().clone();
@@ -50,7 +51,8 @@ impl Display {
             // An idle flow wakes nobody but for the line that says so.
             let changed = tokio::time::timeout(every, progress.changed()).await;
             if matches!(changed, Ok(Err(_))) {
-                return;
+                // The pipeline is gone: nothing more will change.
+                std::future::pending::<()>().await;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }

@@ -1,4 +1,5 @@
-//! What of a pipeline's progress is worth saying: snapshots of it become notices, each said once. No clock and no output here.
+//! What of a pipeline's progress is worth saying: snapshots of it become notices, each said once. No clock and no
+//! output here.
 
 use std::time::Duration;
 

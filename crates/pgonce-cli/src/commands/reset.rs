@@ -170,10 +170,14 @@ fn report(config: &FlowConfig, remains: &Remains, removed: bool, output: Output)
     if let Some(truncate) = truncate {
         let tables = counted(remains.filled.len() as u64, "table", "tables");
         output.line(&format!(
-            "\n{tables} of the flow hold rows on the target and are left alone. If they may go, before a new copy:\n  {truncate}"
+            "\n{tables} of the flow hold rows on the target and are left alone. If they may go, before a new copy:\n  \
+             {truncate}"
         ));
     }
     if !removed {
-        output.line(&format!("\nNothing has been changed. To remove it: {}", output.tone(Tone::Strong, "pgonce reset --yes")));
+        output.line(&format!(
+            "\nNothing has been changed. To remove it: {}",
+            output.tone(Tone::Strong, "pgonce reset --yes")
+        ));
     }
 }

@@ -297,9 +297,10 @@ fn slot_object(slot: &SlotFacts, retained: Option<u64>) -> Value {
 }
 
 fn state_object(state: &FlowState) -> Value {
-    let tables = state.copied.iter().map(|table| {
-        json!({"table": table.name, "rows": table.rows, "boundary_lsn": table.boundary.to_string()})
-    });
+    let tables = state
+        .copied
+        .iter()
+        .map(|table| json!({"table": table.name, "rows": table.rows, "boundary_lsn": table.boundary.to_string()}));
     json!({
         "phase": if state.copying { "copying" } else { "streaming" }, "epoch": state.epoch, "holder": state.holder,
         "checkpoint": state.checkpoint.map(|c| json!({
