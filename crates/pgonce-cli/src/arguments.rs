@@ -6,6 +6,7 @@ use crate::commands::init::InitArguments;
 use crate::commands::reset::ResetArguments;
 use crate::commands::run::RunArguments;
 use crate::commands::status::StatusArguments;
+use crate::commands::verify::VerifyArguments;
 use crate::commands::version::VersionArguments;
 use crate::config::flags::Format;
 
@@ -45,6 +46,8 @@ pub enum Command {
     Run(RunArguments),
     /// Say how a flow stands, and why it stopped
     Status(StatusArguments),
+    /// Compare source and target of a flow that has drained
+    Verify(VerifyArguments),
     /// Show what a flow has left behind, and with --yes remove it
     Reset(ResetArguments),
     /// Say which pgonce this is
@@ -58,6 +61,7 @@ impl Command {
             Command::Init(arguments) => arguments.options.format.format,
             Command::Run(arguments) => arguments.options.format.format,
             Command::Status(arguments) => arguments.options.format.format,
+            Command::Verify(arguments) => arguments.options.format.format,
             Command::Reset(arguments) => arguments.options.format.format,
             Command::Version(arguments) => arguments.format.format,
         }

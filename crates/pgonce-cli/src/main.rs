@@ -10,6 +10,7 @@ mod lock;
 mod output;
 mod progress;
 mod render;
+mod verify;
 mod watch;
 
 use std::process::ExitCode;

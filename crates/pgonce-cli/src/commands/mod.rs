@@ -4,6 +4,7 @@ pub mod init;
 pub mod reset;
 pub mod run;
 pub mod status;
+pub mod verify;
 pub mod version;
 
 use std::future::Future;
@@ -22,6 +23,7 @@ pub fn execute(command: Command, output: Output) -> Result<u8, Failure> {
         Command::Init(arguments) => init::execute(&arguments, output)?,
         Command::Run(arguments) => run::execute(&arguments, output)?,
         Command::Status(arguments) => return status::execute(&arguments, output),
+        Command::Verify(arguments) => return verify::execute(&arguments, output),
         Command::Reset(arguments) => reset::execute(&arguments, output)?,
         Command::Version(_) => version::execute(output),
     }
