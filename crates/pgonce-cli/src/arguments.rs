@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::commands::demo::DemoArguments;
 use crate::commands::init::InitArguments;
 use crate::commands::reset::ResetArguments;
 use crate::commands::run::RunArguments;
@@ -50,6 +51,8 @@ pub enum Command {
     Verify(VerifyArguments),
     /// Show what a flow has left behind, and with --yes remove it
     Reset(ResetArguments),
+    /// Kill a flow again and again on two throwaway clusters, and show that nothing is lost or applied twice
+    Demo(DemoArguments),
     /// Say which pgonce this is
     Version(VersionArguments),
 }
@@ -63,6 +66,7 @@ impl Command {
             Command::Status(arguments) => arguments.options.format.format,
             Command::Verify(arguments) => arguments.options.format.format,
             Command::Reset(arguments) => arguments.options.format.format,
+            Command::Demo(arguments) => arguments.format.format,
             Command::Version(arguments) => arguments.format.format,
         }
     }

@@ -3,6 +3,7 @@
 mod arguments;
 mod commands;
 mod config;
+mod demo;
 mod facts;
 mod failure;
 mod ledger;

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod demo;
 pub mod init;
 pub mod reset;
 pub mod run;
@@ -25,6 +26,7 @@ pub fn execute(command: Command, output: Output) -> Result<u8, Failure> {
         Command::Status(arguments) => return status::execute(&arguments, output),
         Command::Verify(arguments) => return verify::execute(&arguments, output),
         Command::Reset(arguments) => reset::execute(&arguments, output)?,
+        Command::Demo(arguments) => return demo::execute(&arguments, output),
         Command::Version(_) => version::execute(output),
     }
     Ok(0)
