@@ -141,8 +141,11 @@ async fn under_load(
     story.tell("run", &format!("pgonce run copies the tables under load, then follows (PID {pid})"));
     copying(flow, Duration::from_millis(random.between(5, 150))).await?;
     kill(story, flow, summary)?;
-    for (at, act) in acts(options, begun.elapsed(), &mut random) {
-        until(begun + at, flow).await?;
+    let mut last = begun.elapsed();
+    for (at, act) in acts(options, last, &mut random) {
+        // A database's recovery takes its time: what was planned meanwhile does not happen all at once.
+        let earliest = last + Duration::from_millis(random.between(150, 900));
+        until(begun + at.max(earliest), flow).await?;
         match act {
             Act::Kill => kill(story, flow, summary)?,
             Act::CrashSource => {
@@ -154,6 +157,7 @@ async fn under_load(
                 summary.target_crashes += 1;
             }
         }
+        last = begun.elapsed();
     }
     until(begun + options.load, flow).await?;
     let counts = load.stop().await;
@@ -220,12 +224,14 @@ async fn crash(story: &Story, cluster: &Cluster, name: &str) -> Result<(), Failu
     Ok(())
 }
 
-/// When what happens: all kills but the first at random moments, each database's crash in a part of its own.
+/// When what happens: all kills but the first, and each database's crash, at a random moment of a part of its own.
 fn acts(options: &DemoOptions, from: Duration, random: &mut Random) -> Vec<(Duration, Act)> {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let first = millis(from);
     let length = millis(options.load).saturating_sub(first).max(1000);
-    let kills = (1..options.kills).map(|_| (random.between(length / 20, length * 19 / 20), Act::Kill));
+    let parts = u64::from(options.kills).saturating_sub(1).max(1);
+    let part = length / parts;
+    let kills = (1..u64::from(options.kills)).map(|number| (part * (number - 1) + random.below(part), Act::Kill));
     let mut acts: Vec<(u64, Act)> = kills.collect();
     acts.push((length / 5 + random.below(length / 5), Act::CrashTarget));
     acts.push((length * 3 / 5 + random.below(length / 5), Act::CrashSource));

@@ -184,8 +184,10 @@ impl Narrow<'_> {
                 row.key = known.map(|detail| named(detail, &|index| self.here.key.contains(&index)));
             }
             if self.shown.values {
-                row.source = here.get(identity).map(|detail| named(detail, &|_| true));
-                row.target = there.get(identity).map(|detail| named(detail, &|_| true));
+                // Without a key, the other side may have the row too, only less often.
+                let of = |detail: Option<&Detail>, shown: bool| detail.filter(|_| shown).map(|d| named(d, &|_| true));
+                row.source = of(here.get(identity), *kind != RowKind::Extra);
+                row.target = of(there.get(identity), *kind != RowKind::Missing);
             }
             found.difference.rows.push(row);
         }

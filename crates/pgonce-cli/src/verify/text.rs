@@ -13,12 +13,9 @@ const NAMES_MAX: usize = 12;
 
 /// Writes a report.
 pub fn write(report: &Report, output: Output) {
-    output.line(&format!(
-        "{} flow {}: at rest, at one point. This is not yet the live verification: it compares a flow that has drained, while \
-         nobody writes.",
-        output.tone(Tone::Strong, "verify"),
-        report.flow
-    ));
+    let flow = output.tone(Tone::Strong, &format!("flow {}", report.flow));
+    output.line(&format!("{flow}, compared at rest: drained, and written to by nobody meanwhile."));
+    output.line(&output.tone(Tone::Faint, "This verification is not yet live: it does not work while the source is written to."));
     output.line("");
     if let Some(positions) = &report.positions {
         watermarks(positions, report.ledger.as_ref()).write(output);
@@ -201,6 +198,7 @@ fn row_text(row: &RowReport) -> String {
     if !row.columns.is_empty() {
         text.push_str(&format!("  in {}", row.columns.join(", ")));
     }
+    text.truncate(text.trim_end().len());
     // Of a row that differs only what differs; of another one all there is.
     let keep = |column: &str| row.columns.is_empty() || row.columns.iter().any(|differing| differing == column);
     for (side, of) in [("source", &row.source), ("target", &row.target)] {
