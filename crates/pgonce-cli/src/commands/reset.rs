@@ -83,7 +83,8 @@ async fn find(config: &FlowConfig, source: &Client, target: &Client) -> Result<R
     })
 }
 
-/// The tables of the flow, quoted: those that are published, and, should the publication be gone, those that were copied.
+/// The tables of the flow, quoted: those that are published, and, should the publication be gone, those that were
+/// copied.
 async fn tables(
     config: &FlowConfig,
     source: &Client,

@@ -190,7 +190,8 @@ impl Status {
         };
         json!({
             "flow": config.flow.as_str(), "doing": self.doing().word().replace(' ', "_"),
-            "lag_bytes": lag.map(|lag| lag.bytes), "lag_seconds": lag.and_then(|lag| lag.time).map(|time| time.as_secs_f64()),
+            "lag_bytes": lag.map(|lag| lag.bytes),
+            "lag_seconds": lag.and_then(|lag| lag.time).map(|time| time.as_secs_f64()),
             "slot": config.source.slot, "source_url": config.source.connection.to_string(),
             "target_url": config.target.connection.to_string(), "source": source, "target": target,
         })
