@@ -56,9 +56,10 @@ async fn b2_b3_an_unchanged_toast_value_stays() {
         // With the key changing, too.
         let moved = feed.transaction(|tx| tx.update(&table, Some(&[t("1"), NULL, NULL]), &[t("2"), t("2"), UNCHANGED]));
         sink.write(&[moved]).await.unwrap();
-        assert_eq!(target.rows("select id || ':' || n || ':' || md5(b) from t").await, target
-            .rows(&format!("select '2:2:' || md5('{large}')"))
-            .await);
+        assert_eq!(
+            target.rows("select id || ':' || n || ':' || md5(b) from t").await,
+            target.rows(&format!("select '2:2:' || md5('{large}')")).await
+        );
     }
 }
 
@@ -124,8 +125,10 @@ async fn b6_of_two_identical_rows_one_goes() {
         let table = Table::new(1, "t", ReplicaIdentity::Full, &["n", "j", "p", "c", "w", "a", "r", "x"]);
         let mut feed = Feed::new();
         feed.describe(&table);
-        let row = [t("1.000"), t("{\"a\": 1}"), t("(1,2)"), t("ab   "), t("w"), t("[0:1]={7,NULL}"), t("(1,\"x y\")"), NULL];
-        let other = [t("1.000"), t("{\"a\":1}"), t("(1,2)"), t("ab   "), t("w"), t("[0:1]={7,NULL}"), t("(1,\"x y\")"), NULL];
+        let row =
+            [t("1.000"), t("{\"a\": 1}"), t("(1,2)"), t("ab   "), t("w"), t("[0:1]={7,NULL}"), t("(1,\"x y\")"), NULL];
+        let other =
+            [t("1.000"), t("{\"a\":1}"), t("(1,2)"), t("ab   "), t("w"), t("[0:1]={7,NULL}"), t("(1,\"x y\")"), NULL];
         let mut sink = target.open().await;
         let inserted = feed.transaction(|tx| {
             tx.insert(&table, &row);
@@ -244,7 +247,10 @@ async fn g4_columns_go_by_name_and_the_targets_own_keep_their_defaults() {
             feed.transaction(|tx| tx.update(&table, None, &[t("1"), t("2"), t("y")])),
         ];
         sink.write(&group).await.unwrap();
-        assert_eq!(target.rows("select t::text from t where id in (1, 6) order by id").await, ["(42,y,,2,1)", "(42,x,,1,6)"]);
+        assert_eq!(
+            target.rows("select t::text from t where id in (1, 6) order by id").await,
+            ["(42,y,,2,1)", "(42,x,,1,6)"]
+        );
     }
 }
 
@@ -356,7 +362,8 @@ async fn a9_a_value_that_does_not_fit_stops_the_flow_without_being_told() {
         let mut feed = Feed::new();
         feed.describe(&table);
         let mut sink = target.open().await;
-        let many = feed.transaction(|tx| (1..=9).for_each(|i| tx.insert(&table, &[t(&i.to_string()), NULL, t("abcd")])));
+        let many =
+            feed.transaction(|tx| (1..=9).for_each(|i| tx.insert(&table, &[t(&i.to_string()), NULL, t("abcd")])));
         let stop = sink.write(&[many]).await.unwrap_err();
         let Reason::TransactionFailed { fault, .. } = stop.reason() else { panic!("{stop}") };
         assert_eq!(fault.sqlstate, "22001");

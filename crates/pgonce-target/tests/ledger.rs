@@ -5,9 +5,7 @@ mod support;
 use pgonce::position::{Boundary, CommitLsn, Lsn};
 use pgonce::sink::{Binding, IdlePoint, Sink, StartMode, Stored};
 use pgonce::stop::Reason;
-use pgonce_target::{
-    FlowPhase, LEDGER_SQL, PostgresTarget, SynchronousCommit, list_flows, read_status, remove_flow,
-};
+use pgonce_target::{FlowPhase, LEDGER_SQL, PostgresTarget, SynchronousCommit, list_flows, read_status, remove_flow};
 use pgonce_testkit::{Cluster, majors};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +36,8 @@ async fn the_checkpoint_is_that_of_the_last_transaction_and_each_knows_its_prede
         assert_eq!((checkpoint.timeline, checkpoint.commit, checkpoint.end), (1, group[2].commit(), group[2].end()));
         assert_eq!((flow.streaming, flow.binding), (true, binding(StartMode::GoForward)));
         assert_eq!(flow.idle.boundary, Boundary(Lsn(0x100)));
-        let rows = target.rows("select concat_ws(' ', commit_lsn, predecessor, changes) from pgonce.applied order by 1").await;
+        let rows =
+            target.rows("select concat_ws(' ', commit_lsn, predecessor, changes) from pgonce.applied order by 1").await;
         assert_eq!(rows, ["0/200 1", "0/300 0/200 1", "0/400 0/300 1"]);
         let digest = &target.rows("select digest from pgonce.applied order by commit_lsn limit 1").await[0];
         assert_eq!(*digest, group[0].digest().to_string());
@@ -142,11 +141,17 @@ async fn a4_a_checkpoint_that_cannot_be_read_is_never_a_fresh_flow() {
         let mut sink = target.open().await;
         sink.write(&[feed.insert(&table, &[t("1"), NULL, NULL])]).await.unwrap();
         for (damage, repair) in [
-            ("alter table pgonce.flow rename column commit_lsn to x", "alter table pgonce.flow rename column x to commit_lsn"),
+            (
+                "alter table pgonce.flow rename column commit_lsn to x",
+                "alter table pgonce.flow rename column x to commit_lsn",
+            ),
             ("alter table pgonce.applied rename to x", "alter table pgonce.x rename to applied"),
             ("alter table pgonce.flow rename to x", "alter table pgonce.x rename to flow"),
             ("delete from pgonce.meta", "insert into pgonce.meta values (1)"),
-            ("create table s as table pgonce.flow; delete from pgonce.flow", "delete from pgonce.flow; insert into pgonce.flow table s; drop table s"),
+            (
+                "create table s as table pgonce.flow; delete from pgonce.flow",
+                "delete from pgonce.flow; insert into pgonce.flow table s; drop table s",
+            ),
             ("update pgonce.flow set idle_lsn = '0/50'", "update pgonce.flow set idle_lsn = boundary"),
             ("update pgonce.flow set phase = 'new'", "update pgonce.flow set phase = 'streaming'"),
             ("update pgonce.flow set timeline = 0", "update pgonce.flow set timeline = 1"),
@@ -263,7 +268,8 @@ async fn f3_a_write_that_is_dropped_leaves_nothing_behind() {
         let stop = sink.write(std::slice::from_ref(&blocked)).await.unwrap_err();
         assert_eq!(stop.code(), "internal", "{stop}");
         // The server notices that nobody waits for the statement any more, though the lock is still held.
-        let sql = "select count(*) from pg_stat_activity where datname = 'dropped' and application_name = 'pgonce apply'";
+        let sql =
+            "select count(*) from pg_stat_activity where datname = 'dropped' and application_name = 'pgonce apply'";
         let watcher = target.cluster.connect("postgres").await.unwrap();
         for left in (0..600).rev() {
             if watcher.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 0 {
