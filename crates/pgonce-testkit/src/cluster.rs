@@ -379,8 +379,8 @@ impl Inner {
         let deadline = Instant::now() + PATIENCE;
         loop {
             self.write_conf()?;
-            let mut child = self.spawn()?;
             let log_before = fs::metadata(self.log_file()).map_or(0, |meta| meta.len());
+            let mut child = self.spawn()?;
             match self.wait_ready(&mut child, deadline) {
                 Ok(None) => {
                     *server = Some(child);

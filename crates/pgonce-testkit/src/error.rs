@@ -1,9 +1,9 @@
 //! What can go wrong in the test kit.
 
-use std::io;
+use std::{fmt, io};
 
 /// An error of the test kit. Tests return it or unwrap it; nothing recovers from one.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum KitError {
     /// A server of this major is selected and not installed.
@@ -103,6 +103,13 @@ impl KitError {
     /// For `map_err`: a driver's error and what was tried.
     pub(crate) fn sql(what: impl Into<String>) -> impl FnOnce(tokio_postgres::Error) -> KitError {
         move |source| KitError::Sql { what: what.into(), source }
+    }
+}
+
+/// A test that returns an error has it printed by `Debug`: the message, with the command to type, is what helps then.
+impl fmt::Debug for KitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -8,6 +8,7 @@
 //! Nothing here asks pgonce for anything.
 
 use std::pin::pin;
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt};
 use tokio_postgres::types::ToSql;
@@ -89,6 +90,22 @@ pub async fn compare(source: &Client, target: &Client) -> Result<Comparison, Kit
     compare_logs(source, target, &mut found).await?;
     compare_mirrors(source, target, &mut found).await?;
     Ok(found)
+}
+
+/// Compares until the comparison is clean, for as long as `patience`, and returns the last one. The source is at rest.
+pub async fn compare_when_caught_up(
+    source: &Client,
+    target: &Client,
+    patience: Duration,
+) -> Result<Comparison, KitError> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let found = compare(source, target).await?;
+        if found.is_clean() || Instant::now() >= deadline {
+            return Ok(found);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 async fn compare_logs(source: &Client, target: &Client, found: &mut Comparison) -> Result<(), KitError> {

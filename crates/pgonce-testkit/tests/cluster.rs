@@ -2,10 +2,16 @@
 
 use std::error::Error;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgonce_testkit::{Cluster, Curve, KillCount, KitError, TlsFiles, majors};
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::NoTls;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -190,17 +196,61 @@ async fn passwords_are_asked_for_over_tcp() -> Outcome {
     Ok(())
 }
 
+/// Settings of a TLS client that trusts one authority.
+fn trusting(authority: &str) -> Result<ClientConfig, Box<dyn Error>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority.as_bytes())?)?;
+    Ok(ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth())
+}
+
 #[tokio::test]
 async fn a_server_with_tls_can_insist_on_it() -> Outcome {
     for major in majors()? {
         for curve in [Curve::P256, Curve::P384] {
             let files = TlsFiles::generate_for(&["localhost", "127.0.0.1"], curve)?;
-            let cluster = Cluster::builder(major).tls(files.clone()).require_tls().start().await?;
+            let builder = Cluster::builder(major).tls(files.clone()).password_role("app", "secret");
+            let cluster = builder.require_tls().start().await?;
             assert_eq!(std::fs::read_to_string(cluster.ca_file())?, files.ca_certificate);
-            let client = cluster.connect("postgres").await?;
-            assert_eq!(client.query_one("SHOW ssl", &[]).await?.get::<_, &str>(0), "on");
             assert!(tokio_postgres::connect(&cluster.url("postgres"), NoTls).await.is_err());
+
+            let config = format!(
+                "host=localhost hostaddr=127.0.0.1 port={} user=app password=secret dbname=postgres
+                 sslmode=require channel_binding=require",
+                cluster.port()
+            );
+            let tls = MakeRustlsConnect::new(trusting(&files.ca_certificate)?);
+            let (client, connection) = tokio_postgres::connect(&config, tls).await?;
+            tokio::spawn(connection);
+            let sql = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+            assert!(client.query_one(sql, &[]).await?.get::<_, bool>(0));
+
+            let stranger = TlsFiles::generate_for(&["localhost"], curve)?;
+            let tls = MakeRustlsConnect::new(trusting(&stranger.ca_certificate)?);
+            assert!(tokio_postgres::connect(&config, tls).await.is_err());
         }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_start_waits_for_a_port_that_another_process_has() -> Outcome {
+    for major in majors()? {
+        let cluster = Cluster::builder(major).start().await?;
+        let port = cluster.port();
+        cluster.stop_fast().await?;
+        let squatter = std::net::TcpListener::bind(("127.0.0.1", port))?;
+        let leaves = async {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            drop(squatter);
+        };
+        let ((), started) = tokio::join!(leaves, cluster.start());
+        started?;
+        assert_eq!(cluster.port(), port);
+        assert!(cluster.log().contains("Address already in use"));
+        cluster.execute("postgres", "SELECT 1").await?;
     }
     Ok(())
 }

@@ -64,6 +64,24 @@ async fn planted_faults_are_found_and_nothing_else() -> Outcome {
 }
 
 #[tokio::test]
+async fn a_target_that_catches_up_is_waited_for() -> Outcome {
+    let cluster = Cluster::builder(majors()?[0]).start().await?;
+    let (source, copy) = source_and_copy(&cluster).await?;
+    source.batch_execute("INSERT INTO witness_log VALUES (1000000, 0)").await?;
+    let found = witness::compare_when_caught_up(&source, &copy, Duration::from_millis(200)).await?;
+    assert_eq!(found.lost, 1);
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        copy.batch_execute("INSERT INTO witness_log VALUES (1000000, 0)").await
+    };
+    let (inserted, found) =
+        tokio::join!(late, witness::compare_when_caught_up(&source, &copy, Duration::from_secs(20)));
+    inserted?;
+    found?.assert_clean();
+    Ok(())
+}
+
+#[tokio::test]
 async fn an_empty_comparison_is_no_proof() -> Outcome {
     let cluster = Cluster::builder(majors()?[0]).start().await?;
     let source = cluster.connect("postgres").await?;

@@ -273,10 +273,11 @@ pub(crate) struct Publishing {
 
 /// Makes a publication of the tables that match `patterns` (`schema.table`, `*` for any run of characters).
 ///
-/// A table without a usable replica identity is left out if a wildcard found it and refused if it was named: with it in a
-/// publication of updates, the source's own UPDATE would fail.
+/// A table without a usable replica identity is left out if a wildcard found it and refused if it was named: with it
+/// in a publication of updates, the source's own UPDATE would fail.
 pub(crate) async fn create_publication(client: &Client, name: &str, patterns: &[String]) -> Result<Publishing, Stop> {
-    let sql = "SELECT n.nspname::text, c.relname::text, c.relreplident::text, EXISTS (SELECT FROM pg_catalog.pg_index i \
+    let sql = "SELECT n.nspname::text, c.relname::text, c.relreplident::text, EXISTS (SELECT FROM \
+    pg_catalog.pg_index i \
            WHERE i.indrelid = c.oid AND i.indisprimary) \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition \
@@ -299,7 +300,8 @@ pub(crate) async fn create_publication(client: &Client, name: &str, patterns: &[
         if matching.is_empty() {
             return Err(Reason::SourceNotReady {
                 what: format!("no table matches {pattern:?}"),
-                hint: "Patterns are schema.table, with * for any characters; temporary, unlogged, foreign and system tables \
+                hint: "Patterns are schema.table, with * for any characters; temporary, unlogged, foreign and \
+                system tables \
                      cannot be replicated."
                     .to_owned(),
             }
@@ -317,7 +319,8 @@ pub(crate) async fn create_publication(client: &Client, name: &str, patterns: &[
             let what = format!("table {}.{} has no usable replica identity (no primary key)", table.schema, table.name);
             if !pattern.contains('*') {
                 let hint = format!(
-                    "In a publication of updates and deletes, the source's own UPDATE of it would fail. Type {mend} or give it \
+                    "In a publication of updates and deletes, the source's own UPDATE of it would fail. Type \
+                    {mend} or give it \
                      a primary key; or publish its inserts only, in a publication of your own."
                 );
                 return Err(Reason::SourceNotReady { what, hint }.into());

@@ -4,7 +4,8 @@
 //!
 //! - [`received`](Frontier::received): the source has handed out a whole committed transaction;
 //! - [`handed_over`](Frontier::handed_over): the sink has been given everything up to a transaction;
-//! - [`made_durable`](Frontier::made_durable): the sink *claims* durability up to a position. A claim counts for transactions that
+//! - [`made_durable`](Frontier::made_durable): the sink *claims* durability up to a position. A claim counts for
+//!   transactions that
 //!   were handed over, and for nothing else: the acknowledgement does not follow a sink's number;
 //! - [`reported`](Frontier::reported): the source says that it has sent everything below a point;
 //! - [`persisted`](Frontier::persisted): the sink has stored an idle boundary;
@@ -92,16 +93,16 @@ impl Frontier {
         }
     }
 
-    /// The source has sent everything below `point`. Counts only if nothing lies `open` below it: a transaction that has begun
-    /// and not ended, or is prepared and not settled.
+    /// The source has sent everything below `point`. Counts only if nothing lies `open` below it: a transaction that
+    /// has begun and not ended, or is prepared and not settled.
     pub fn reported(&mut self, point: Boundary, open: bool) {
         if !open {
             self.reported = self.reported.max(Some(point));
         }
     }
 
-    /// The sink has stored `boundary` durably. Ignored unless it is one that [`idle_candidate`](Self::idle_candidate) could have
-    /// offered: at or below what the source reported.
+    /// The sink has stored `boundary` durably. Ignored unless it is one that [`idle_candidate`](Self::idle_candidate)
+    /// could have offered: at or below what the source reported.
     pub fn persisted(&mut self, boundary: Boundary) {
         if Some(boundary) <= self.reported {
             self.persisted = self.persisted.max(Some(boundary));
@@ -113,16 +114,16 @@ impl Frontier {
         self.attested = self.attested.max(Some(point));
     }
 
-    /// An idle boundary that the sink should store: the source reported it, everything received is durable, it was attested, and
-    /// it is ahead of both what is durable and what is stored.
+    /// An idle boundary that the sink should store: the source reported it, everything received is durable, it was
+    /// attested, and it is ahead of both what is durable and what is stored.
     pub fn idle_candidate(&self) -> Option<Boundary> {
         let point = self.reported.min(self.attested)?;
         let stored = self.persisted.max(self.durable.map(EndLsn::as_boundary));
         (self.pending.is_empty() && Some(point) > stored).then_some(point)
     }
 
-    /// What may be acknowledged now and has not been yet: the greater of the durable end and the stored idle boundary, held back
-    /// to what was attested.
+    /// What may be acknowledged now and has not been yet: the greater of the durable end and the stored idle
+    /// boundary, held back to what was attested.
     pub fn acknowledge(&mut self) -> Option<Durable<Boundary>> {
         let safe = self.persisted.max(self.durable.map(EndLsn::as_boundary)).min(self.attested)?;
         (Some(safe) > self.acknowledged).then(|| {
@@ -131,7 +132,8 @@ impl Frontier {
         })
     }
 
-    /// Whether everything with `commit_lsn < stop` is durable, and the source has gone past `stop` with nothing open below it.
+    /// Whether everything with `commit_lsn < stop` is durable, and the source has gone past `stop` with nothing open
+    /// below it.
     pub fn drained(&self, stop: Boundary) -> bool {
         let passed = self.reported.max(self.durable.map(EndLsn::as_boundary)) >= Some(stop)
             || self.pending.back().is_some_and(|p| stop.precedes(p.commit));

@@ -109,7 +109,8 @@ pub struct Progress {
     pub reported: Option<Boundary>,
     /// The last acknowledged position.
     pub acknowledged: Option<Boundary>,
-    /// Until then changes to some tables may be applied while others are still behind: no consistency between tables is claimed.
+    /// Until then changes to some tables may be applied while others are still behind: no consistency between tables
+    /// is claimed.
     pub consistent_from: Option<Boundary>,
     /// Things that the operator should know and that do not stop the flow.
     pub warnings: Vec<String>,
@@ -199,7 +200,8 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         }
     }
 
-    /// One session: from connecting to the end of the stream. Whatever ends it, the next one starts from what is stored.
+    /// One session: from connecting to the end of the stream. Whatever ends it, the next one starts from what is
+    /// stored.
     async fn session(&mut self, stop: &mut watch::Receiver<bool>) -> Result<Finished, Stop> {
         let mut connect_stop = stop.clone();
         let (flow, timeline) = tokio::select! {
@@ -276,7 +278,8 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         published: &crate::published::Published,
         snapshot: Option<Snapshot>,
     ) -> Result<(), Stop> {
-        // Only what was published before the slot was made: of a table added since, changes may be missing from the stream.
+        // Only what was published before the slot was made: of a table added since, changes may be missing from the
+        // stream.
         let bound = published.tables.iter().filter(|t| flow.binding.publishes(t.oid));
         let mut tables: Vec<_> = bound.filter(|t| !flow.copied.iter().any(|(oid, _)| *oid == t.oid)).collect();
         tables.sort_by_key(|t| std::cmp::Reverse(t.bytes));
@@ -400,7 +403,8 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         });
     }
 
-    /// What is due: ask the sink how far it is durable, prove that nothing was left out, store an idle boundary, acknowledge.
+    /// What is due: ask the sink how far it is durable, prove that nothing was left out, store an idle boundary,
+    /// acknowledge.
     async fn keep_house(&mut self, state: &mut Flowing) -> Result<(), Stop> {
         let now = Instant::now();
         if !state.frontier.settled() && now >= state.durable_at {

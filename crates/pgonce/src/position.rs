@@ -1,8 +1,8 @@
 //! The four positions of a flow, four types.
 //!
-//! The likeliest error in this field is one "LSN" for everything. A [`CommitLsn`] names a transaction, an [`EndLsn`] is what
-//! standby feedback reports for it, a [`Boundary`] lies between records, and [`Durable`] is a position that a sink has proved
-//! flushed. There is no conversion between them except by the named methods here.
+//! The likeliest error in this field is one "LSN" for everything. A [`CommitLsn`] names a transaction, an [`EndLsn`]
+//! is what standby feedback reports for it, a [`Boundary`] lies between records, and [`Durable`] is a position that a
+//! sink has proved flushed. There is no conversion between them except by the named methods here.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,9 +24,10 @@ impl Lsn {
 
     /// The same point between records, addressed before a WAL page header instead of behind it.
     ///
-    /// `pg_current_wal_insert_lsn()` names the place where the next record's first byte will go, so right after a record that
-    /// ends a page it points behind the next page's header (24 bytes, 40 at the start of a segment), while a walsender that has
-    /// sent everything reports the end of that record: the page's edge. Both are the same point.
+    /// `pg_current_wal_insert_lsn()` names the place where the next record's first byte will go, so right after a
+    /// record that ends a page it points behind the next page's header (24 bytes, 40 at the start of a segment),
+    /// while a walsender that has sent everything reports the end of that record: the page's edge. Both are the same
+    /// point.
     pub fn before_page_header(self) -> Lsn {
         const PAGE: u64 = 8192;
         match self.0 % PAGE {
@@ -96,12 +97,14 @@ position! {
 position! {
     /// A point between records: a snapshot's consistent point, an idle position, a stop position.
     ///
-    /// Exclusive: a transaction is *new* if [`Boundary::precedes`] it. A commit record may start exactly at the boundary.
+    /// Exclusive: a transaction is *new* if [`Boundary::precedes`] it. A commit record may start exactly at the
+    /// boundary.
     Boundary
 }
 
 impl Boundary {
-    /// Whether the transaction that committed at `commit` lies behind this boundary, that is, is new to who stands on it.
+    /// Whether the transaction that committed at `commit` lies behind this boundary, that is, is new to who stands on
+    /// it.
     pub fn precedes(self, commit: CommitLsn) -> bool {
         commit.0 >= self.0
     }
@@ -116,7 +119,8 @@ impl EndLsn {
 
 /// A position that the sink has proved flushed. Only such a position may be acknowledged to the source.
 ///
-/// Made by the [frontier](crate::frontier) alone: never from a number that a sink returned, never from a received `wal_end`.
+/// Made by the [frontier](crate::frontier) alone: never from a number that a sink returned, never from a received
+/// `wal_end`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Durable<P>(P);
 

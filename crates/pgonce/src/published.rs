@@ -56,8 +56,9 @@ impl fmt::Display for PublishedTable {
 }
 
 impl Published {
-    /// Text that is equal as long as nothing has left the publications or been made anew: a line for each publication, each
-    /// membership and each table that is published. What follows ` # ` in a line is for people and not compared.
+    /// Text that is equal as long as nothing has left the publications or been made anew: a line for each
+    /// publication, each membership and each table that is published. What follows ` # ` in a line is for people and
+    /// not compared.
     pub fn fingerprint(&self) -> String {
         let mut text = String::new();
         for member in &self.members {

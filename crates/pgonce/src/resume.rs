@@ -9,8 +9,8 @@ use crate::stop::{Reason, Stop};
 
 /// Holds the stored position against the source's timeline and WAL.
 ///
-/// A position on the source's own timeline must lie within its WAL; one on an ancestor at or below the point where the ancestor
-/// was left. Anything else means that the target holds transactions that this source never had.
+/// A position on the source's own timeline must lie within its WAL; one on an ancestor at or below the point where
+/// the ancestor was left. Anything else means that the target holds transactions that this source never had.
 pub(crate) fn timeline(stored: IdlePoint, identity: &SourceIdentity, history: &TimelineHistory) -> Result<(), Stop> {
     let applied = stored.boundary.0;
     if stored.timeline == identity.timeline {
@@ -53,7 +53,8 @@ pub(crate) fn slot(stored: &StoredFlow, slot: &str, state: Option<&SlotState>) -
     if confirmed > position.0 {
         return Err(Reason::DataGap {
             what: format!(
-                "slot {slot} stands at {confirmed}, and the target has stored {position} only: the slot was moved or made \
+                "slot {slot} stands at {confirmed}, and the target has stored {position} only: the slot was moved \
+                or made \
                  anew, or the target went back in time"
             ),
         }

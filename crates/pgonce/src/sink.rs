@@ -12,30 +12,31 @@ use crate::transaction::Transaction;
 
 /// Makes whole transactions durable, and says so.
 ///
-/// The order of calls in a session: [`open`](Sink::open); on a first start [`bind`](Sink::bind), [`load`](Sink::load) for each
-/// table, [`copied`](Sink::copied); then [`write`](Sink::write), [`durable`](Sink::durable) and
-/// [`persist_idle`](Sink::persist_idle) as the stream demands. After any error the session is over: the next call is `open`, and
-/// nothing of what was handed over before it may be counted on.
+/// The order of calls in a session: [`open`](Sink::open); on a first start [`bind`](Sink::bind), [`load`](Sink::load)
+/// for each table, [`copied`](Sink::copied); then [`write`](Sink::write), [`durable`](Sink::durable) and
+/// [`persist_idle`](Sink::persist_idle) as the stream demands. After any error the session is over: the next call is
+/// `open`, and nothing of what was handed over before it may be counted on.
 pub trait Sink: Send {
     /// What this sink promises about duplicates.
     fn guarantee(&self) -> Guarantee;
 
     /// Starts a session: connects, fences off older writers, and reads what is stored of the flow.
     ///
-    /// `source` was read from the replication connection itself. A sink refuses a source that is not the one it is bound to
-    /// ([`Reason::SourceChanged`]) before it reads any position.
+    /// `source` was read from the replication connection itself. A sink refuses a source that is not the one it is
+    /// bound to ([`Reason::SourceChanged`]) before it reads any position.
     fn open(&mut self, source: &SourceIdentity) -> impl Future<Output = Result<Stored, Stop>> + Send;
 
     /// Writes whole transactions, in commit order. Those that the stored checkpoint covers are skipped whole.
     fn write(&mut self, group: &[Transaction]) -> impl Future<Output = Result<Written, Stop>> + Send;
 
-    /// Asks again how far the sink is durable, while something written is not known to be. The default has nothing to add.
+    /// Asks again how far the sink is durable, while something written is not known to be. The default has nothing to
+    /// add.
     fn durable(&mut self) -> impl Future<Output = Result<Option<EndLsn>, Stop>> + Send {
         async { Ok(None) }
     }
 
-    /// Stores durably that everything below `boundary` has been received, though no transaction ends there. False (the default)
-    /// from a sink that cannot: it is never advanced while idle.
+    /// Stores durably that everything below `boundary` has been received, though no transaction ends there. False
+    /// (the default) from a sink that cannot: it is never advanced while idle.
     fn persist_idle(&mut self, idle: IdlePoint) -> impl Future<Output = Result<bool, Stop>> + Send {
         let _ = idle;
         async { Ok(false) }
@@ -44,8 +45,8 @@ pub trait Sink: Send {
     /// Stores what the flow is bound to, before anything is copied or streamed.
     fn bind(&mut self, binding: &Binding) -> impl Future<Output = Result<(), Stop>> + Send;
 
-    /// Copies one table: its rows, and the boundary at which they were read, in one atomic write. Returns the number of rows.
-    /// A sink that takes no snapshot refuses.
+    /// Copies one table: its rows, and the boundary at which they were read, in one atomic write. Returns the number
+    /// of rows. A sink that takes no snapshot refuses.
     fn load(
         &mut self,
         table: &PublishedTable,
@@ -64,7 +65,8 @@ pub trait Sink: Send {
         async { Ok(()) }
     }
 
-    /// The flow is stopping for this reason; a sink that can leaves word of it for `status`. Failures to do so are ignored.
+    /// The flow is stopping for this reason; a sink that can leaves word of it for `status`. Failures to do so are
+    /// ignored.
     fn record_stop(&mut self, stop: &Stop) -> impl Future<Output = ()> + Send {
         let _ = stop;
         async {}
@@ -80,7 +82,8 @@ pub struct Written {
     pub redelivered: u64,
     /// Row changes that took effect now.
     pub changes: u64,
-    /// Everything up to here is claimed durable. The acknowledgement is computed from what was handed over, whatever is claimed.
+    /// Everything up to here is claimed durable. The acknowledgement is computed from what was handed over, whatever
+    /// is claimed.
     pub durable: Option<EndLsn>,
 }
 

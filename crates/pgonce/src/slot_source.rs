@@ -26,8 +26,8 @@ pub struct SlotSettings {
     pub slot: String,
     /// The publications.
     pub publications: Vec<String>,
-    /// Patterns of the tables for which the (single) publication is made on the first start if it does not exist. `None`: the
-    /// publications are an admin's and must exist.
+    /// Patterns of the tables for which the (single) publication is made on the first start if it does not exist.
+    /// `None`: the publications are an admin's and must exist.
     pub create_publication: Option<Vec<String>>,
     /// When a transaction in assembly goes to disk.
     pub spill: SpillSettings,
@@ -226,6 +226,8 @@ impl Source for SlotSource {
         let session = self.session()?;
         let mut replication =
             session.replication.take().ok_or_else(|| Stop::internal("the stream was started twice"))?;
+        // Read again: on a first start the slot, and with it the stored position, is younger than the connection.
+        session.identity.flushed = replication.identify_system().await?.flushed;
         let history = replication.timeline_history(session.identity.timeline).await?;
         resume::timeline(stored.position(), &session.identity, &history)?;
         resume::slot(stored, &settings.slot, state.as_ref())?;
@@ -271,9 +273,9 @@ impl Source for SlotSource {
         }
     }
 
-    /// Reads the write position first, then whether a change of a publication is under way, then the publications, in this
-    /// order: a change that was in the WAL below the position either still holds its lock at the second step or is visible at
-    /// the third.
+    /// Reads the write position first, then whether a change of a publication is under way, then the publications, in
+    /// this order: a change that was in the WAL below the position either still holds its lock at the second step or
+    /// is visible at the third.
     async fn attest(&mut self) -> Result<Boundary, Stop> {
         let session = self.session()?;
         let bound = session.bound.clone().ok_or_else(|| Stop::internal("attested before the stream was started"))?;

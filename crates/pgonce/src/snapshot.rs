@@ -16,8 +16,8 @@ use crate::published::PublishedTable;
 use crate::sql_error::stop_from_sql;
 use crate::stop::{Side, Stop};
 
-/// A snapshot exported by a slot's creation: every table is read as of its [`boundary`](Snapshot::boundary), by any number of
-/// connections at once, for as long as this value lives.
+/// A snapshot exported by a slot's creation: every table is read as of its [`boundary`](Snapshot::boundary), by any
+/// number of connections at once, for as long as this value lives.
 pub struct Snapshot {
     /// Everything that committed before it is in the snapshot; a transaction is new if the boundary precedes it.
     pub boundary: Boundary,

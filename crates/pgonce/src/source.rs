@@ -28,15 +28,17 @@ pub struct SourceIdentity {
 
 /// Yields whole committed transactions in commit order, and takes acknowledgements.
 ///
-/// The order of calls in a session: [`connect`](Source::connect); on a first start [`begin`](Source::begin) and, until every table
-/// is copied, [`snapshot`](Source::snapshot); then [`stream`](Source::stream) once, and [`receive`](Source::receive) again and again.
-/// After any error the session is over: the next call is `connect`, and nothing of the session survives into the next.
+/// The order of calls in a session: [`connect`](Source::connect); on a first start [`begin`](Source::begin) and,
+/// until every table is copied, [`snapshot`](Source::snapshot); then [`stream`](Source::stream) once, and
+/// [`receive`](Source::receive) again and again. After any error the session is over: the next call is `connect`, and
+/// nothing of the session survives into the next.
 pub trait Source: Send {
     /// Connects and says who is at the other end. Drops what is left of an older session.
     fn connect(&mut self) -> impl Future<Output = Result<SourceIdentity, Stop>> + Send;
 
-    /// First start: makes sure of publication and slot, in this order, and says where the stream will begin. A slot and a
-    /// publication that exist are used as they are. Returns what is published, and the new slot's snapshot if one was made.
+    /// First start: makes sure of publication and slot, in this order, and says where the stream will begin. A slot
+    /// and a publication that exist are used as they are. Returns what is published, and the new slot's snapshot if
+    /// one was made.
     fn begin(&mut self, start: StartMode) -> impl Future<Output = Result<Begun, Stop>> + Send;
 
     /// What is published now. Stops if something has left the publications since the flow was bound.

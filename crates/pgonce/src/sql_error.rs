@@ -15,9 +15,9 @@ pub fn fault_of(error: &tokio_postgres::error::DbError) -> ServerFault {
 
 /// Whether a server error with this SQLSTATE passes by itself: the one place that says so.
 ///
-/// Connection exceptions (08), transaction rollback (40: deadlock, serialization), insufficient resources (53: disk full, out of
-/// memory, too many connections), lock not available (55P03), operator intervention (57: shutdown, starting up; but not a
-/// dropped database, 57P04) and system errors (58).
+/// Connection exceptions (08), transaction rollback (40: deadlock, serialization), insufficient resources (53: disk
+/// full, out of memory, too many connections), lock not available (55P03), operator intervention (57: shutdown,
+/// starting up; but not a dropped database, 57P04) and system errors (58).
 pub fn passes(sqlstate: &str) -> bool {
     match sqlstate {
         "57P04" => false,

@@ -1,7 +1,8 @@
 //! Why a flow stopped: typed reasons, each with a stable code, a hint for the operator and an exit status.
 //!
-//! Whether a fault heals by itself or stops the flow is decided in one place, [`Reason::heals`]; which exit status it ends
-//! with, in [`Reason::family`]. `docs/stop-reasons.md` is the same table for readers, and a test holds the two together.
+//! Whether a fault heals by itself or stops the flow is decided in one place, [`Reason::heals`]; which exit status it
+//! ends with, in [`Reason::family`]. `docs/stop-reasons.md` is the same table for readers, and a test holds the two
+//! together.
 //!
 //! No reason carries a row value: positions, names, counts and SQLSTATEs only.
 
@@ -225,7 +226,8 @@ pub enum Reason {
     },
     /// A transaction came again with the same identity and other content.
     #[error(
-        "transaction {xid} with commit LSN {commit} was delivered again with other content: applied as {stored}, now {found}"
+        "transaction {xid} with commit LSN {commit} was delivered again with other content: applied as {stored}, \
+        now {found}"
     )]
     RedeliveryConflict {
         /// Its commit LSN.
@@ -371,13 +373,18 @@ impl Reason {
         const RESET: &str = "A new snapshot is needed: `pgonce reset` shows what it would remove, `pgonce reset --yes` \
              removes the flow's state and slot, then empty the target tables and `pgonce run` copies anew.";
         match self {
-            Reason::Connection { side, .. } => format!("Nothing to do if the {side} is restarting: the flow tries again by itself."),
+            Reason::Connection { side, .. } => format!(
+                "Nothing to do if the {side} is restarting: the flow tries \
+            again by itself."
+            ),
             Reason::Busy { side, .. } => format!(
-                "The flow tries again by itself. If this lasts, look at the {side}'s log, its disk space and who holds locks: \
+                "The flow tries again by itself. If this lasts, look at the {side}'s log, its disk space and who \
+                holds locks: \
                  SELECT pid, state, query FROM pg_stat_activity WHERE wait_event_type = 'Lock';"
             ),
             Reason::SlotInUse { pid, .. } => format!(
-                "The flow tries again by itself; a walsender whose client has died goes within wal_sender_timeout. If another \
+                "The flow tries again by itself; a walsender whose client has died goes within \
+                wal_sender_timeout. If another \
                  pgonce runs this flow, stop one of them. To end the holder: SELECT pg_terminate_backend({pid});"
             ),
             Reason::ConnectionRefused { hint, .. }
@@ -387,47 +394,58 @@ impl Reason {
             | Reason::SchemaMismatch { hint, .. }
             | Reason::Unsupported { hint, .. } => hint.clone(),
             Reason::DataGap { .. } | Reason::SlotLost { .. } => RESET.to_owned(),
-            Reason::CheckpointUnreadable { .. } => format!(
-                "Restore the schema pgonce of the target from where the data came from, or start over. {RESET}"
-            ),
+            Reason::CheckpointUnreadable { .. } => {
+                format!("Restore the schema pgonce of the target from where the data came from, or start over. {RESET}")
+            }
             Reason::SourceChanged { .. } => format!(
-                "If the URL is wrong, correct it. If the source was really replaced, its history is another one. {RESET}"
+                "If the URL is wrong, correct it. If the source was really replaced, its history is another one. \
+                {RESET}"
             ),
             Reason::TimelineDiverged { .. } => format!(
-                "The target holds transactions that this source never had: it was promoted or restored at an earlier point. {RESET}"
+                "The target holds transactions that this source never had: it was promoted or restored at an \
+                earlier point. {RESET}"
             ),
             Reason::PublicationMissing { publication, .. } => format!(
-                "CREATE PUBLICATION \"{}\" FOR TABLE ...; on the source, or name an existing one with --publication. A flow \
+                "CREATE PUBLICATION \"{}\" FOR TABLE ...; on the source, or name an existing one with \
+                --publication. A flow \
                  that has been running needs a new snapshot if changes were made while it was missing.",
                 publication.replace('"', "\"\"")
             ),
             Reason::PublicationChanged { .. } => format!(
-                "Changes made in between may never have been sent, so going on could lose them. A table that was merely added: \
+                "Changes made in between may never have been sent, so going on could lose them. A table that was \
+                merely added: \
                  take it out again (ALTER PUBLICATION ... DROP TABLE ...) and the flow goes on. Otherwise: {RESET}"
             ),
             Reason::TargetNotEmpty { table } => format!(
-                "TRUNCATE {table}; on the target if its rows may go, or use --start go-forward if they are a copy already."
+                "TRUNCATE {table}; on the target if its rows may go, or use --start go-forward if they are a copy \
+                already."
             ),
             Reason::TransactionFailed { .. } | Reason::RowConflict { .. } => {
-                "Everything before this transaction is applied and nothing of it. Mend the target (the table, constraint or \
+                "Everything before this transaction is applied and nothing of it. Mend the target (the table, \
+                constraint or \
                  row named above), then `pgonce run` takes it up at this transaction."
                     .to_owned()
             }
             Reason::RedeliveryConflict { .. } => format!(
-                "The ledger's row or the source was altered. Find out which before anything else: SELECT * FROM pgonce.applied \
+                "The ledger's row or the source was altered. Find out which before anything else: SELECT * FROM \
+                pgonce.applied \
                  on the target, and compare with `pgonce verify`. {RESET}"
             ),
             Reason::Fenced { flow, .. } => format!(
-                "Only one process may run flow {flow}. This one has stopped; the other goes on. Nothing to mend unless the other \
+                "Only one process may run flow {flow}. This one has stopped; the other goes on. Nothing to mend \
+                unless the other \
                  was started by mistake."
             ),
-            Reason::Protocol { .. } => "Please report this with the server's version; nothing was acknowledged that was not \
+            Reason::Protocol { .. } => "Please report this with the server's version; nothing was acknowledged \
+            that was not \
                  applied, and a newer pgonce can take the flow up where it stopped."
                 .to_owned(),
-            Reason::LocalFile { .. } => "Check that the directory exists, is writable and has space, or name another with \
+            Reason::LocalFile { .. } => "Check that the directory exists, is writable and has space, or name \
+            another with \
                  --data-dir."
                 .to_owned(),
-            Reason::Internal { .. } => "This is a defect of pgonce: please report it. Nothing was acknowledged that was not \
+            Reason::Internal { .. } => "This is a defect of pgonce: please report it. Nothing was acknowledged \
+            that was not \
                  applied; `pgonce run` takes the flow up where it stopped."
                 .to_owned(),
         }

@@ -12,8 +12,8 @@ use crate::relation::{Relation, Relations};
 /// A committed transaction of the source.
 ///
 /// Its changes are never held as a list: they lie encoded in memory or in a spill file and are decoded while
-/// [`changes`](Transaction::changes) passes over them, so that a transaction of any size goes through in bounded memory. What is
-/// not yet durable can be passed over again.
+/// [`changes`](Transaction::changes) passes over them, so that a transaction of any size goes through in bounded
+/// memory. What is not yet durable can be passed over again.
 #[derive(Clone, Debug)]
 pub struct Transaction {
     pub(crate) xid: u32,

@@ -4,7 +4,8 @@ use pgonce::frontier::Frontier;
 use pgonce::position::{Boundary, CommitLsn, EndLsn, Lsn};
 use proptest::prelude::*;
 
-/// What happens next. Distances become positions while the run goes on, so that every run is one that a server could produce.
+/// What happens next. Distances become positions while the run goes on, so that every run is one that a server could
+/// produce.
 #[derive(Clone, Debug)]
 enum Step {
     /// A transaction arrives: its commit record starts `gap` bytes behind the last record (0: exactly there).
@@ -194,7 +195,8 @@ fn run(steps: &[Step]) {
         world.step(step, &mut frontier);
         world.acknowledge(&mut frontier);
     }
-    // Never stuck: once everything is received, given, durable, reported, attested and stored, all of it is acknowledged.
+    // Never stuck: once everything is received, given, durable, reported, attested and stored, all of it is
+    // acknowledged.
     while world.received < world.sent.len() {
         world.deliver(&mut frontier);
     }

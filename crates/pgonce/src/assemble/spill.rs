@@ -1,7 +1,7 @@
 //! Where the changes of a transaction lie: in memory, or, over a bound, in a file.
 //!
-//! A body is a sequence of entries, each a length (`u32`, little-endian) and that many bytes of one pgoutput message. A spill
-//! file has no name from the moment it is made, so that it goes with the process, however the process ends.
+//! A body is a sequence of entries, each a length (`u32`, little-endian) and that many bytes of one pgoutput message.
+//! A spill file has no name from the moment it is made, so that it goes with the process, however the process ends.
 
 use std::fmt;
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Standby status updates, sent from a task that nothing can block.
 //!
-//! The task owns the sending half of the connection. It sends unasked, at least every third of `wal_sender_timeout`: with
-//! backpressure the socket may stay unread, and a keepalive that asks for an answer unseen.
+//! The task owns the sending half of the connection. It sends unasked, at least every third of `wal_sender_timeout`:
+//! with backpressure the socket may stay unread, and a keepalive that asks for an answer unseen.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

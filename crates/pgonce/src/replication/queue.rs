@@ -7,7 +7,8 @@ use tokio::sync::Notify;
 use crate::source::Event;
 use crate::stop::Stop;
 
-/// Events on their way. Filled a whole read at a time and emptied whole, so that neither side is woken for each transaction.
+/// Events on their way. Filled a whole read at a time and emptied whole, so that neither side is woken for each
+/// transaction.
 #[derive(Debug)]
 pub(crate) struct Queue {
     state: Mutex<State>,

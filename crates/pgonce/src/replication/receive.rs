@@ -134,7 +134,8 @@ fn copy_data(body: &[u8], assembler: &mut Assembler, feedback: &Feedback, events
     Ok(())
 }
 
-/// A walsender warns where it goes on although something is missing: PostgreSQL 18 leaves out a dropped publication this way.
+/// A walsender warns where it goes on although something is missing: PostgreSQL 18 leaves out a dropped publication
+/// this way.
 fn notice(body: &[u8]) -> Result<(), Stop> {
     match ServerError::parse(body) {
         Some(notice) if notice.severity == "WARNING" => Err(Reason::PublicationChanged {
@@ -146,8 +147,8 @@ fn notice(body: &[u8]) -> Result<(), Stop> {
     }
 }
 
-/// How the socket is read. A walsender wakes its reader in every `send`, so a reader that is behind and reads each message as it
-/// comes slows the walsender down; one that is not behind must not wait.
+/// How the socket is read. A walsender wakes its reader in every `send`, so a reader that is behind and reads each
+/// message as it comes slows the walsender down; one that is not behind must not wait.
 #[derive(Debug, Default)]
 struct Rhythm {
     /// Reads in a row that found data waiting.

@@ -73,7 +73,8 @@ impl ReplicationSession {
         TimelineHistory::parse(&String::from_utf8_lossy(content)).map_err(|e| broken(&e.to_string()))
     }
 
-    /// Creates a logical slot with pgoutput and exports its snapshot, which lives until the next command or the session's end.
+    /// Creates a logical slot with pgoutput and exports its snapshot, which lives until the next command or the
+    /// session's end.
     pub(crate) async fn create_slot(&mut self, slot: &str, temporary: bool) -> Result<CreatedSlot, Stop> {
         let temporary = if temporary { " TEMPORARY" } else { "" };
         let command =
@@ -87,8 +88,8 @@ impl ReplicationSession {
         })
     }
 
-    /// Starts the stream at the slot's own position, so that what was delivered and not acknowledged comes again and is held
-    /// against the ledger.
+    /// Starts the stream at the slot's own position, so that what was delivered and not acknowledged comes again and
+    /// is held against the ledger.
     pub(crate) async fn start(mut self, options: &StartOptions<'_>) -> Result<Streaming, Stop> {
         let protocol = match options.server_version {
             160_000.. => 4,
@@ -201,8 +202,8 @@ pub(super) fn frame_stop(error: FrameError) -> Stop {
     }
 }
 
-/// The reason behind an ErrorResponse on the replication connection. Its texts speak of slots, publications and WAL files, and
-/// of a row at the most when an output function fails; they are left out all the same.
+/// The reason behind an ErrorResponse on the replication connection. Its texts speak of slots, publications and WAL
+/// files, and of a row at the most when an output function fails; they are left out all the same.
 pub(super) fn server_stop(body: &[u8], slot: &str) -> Stop {
     let Some(error) = ServerError::parse(body) else {
         return broken("an ErrorResponse that does not hold together");

@@ -1,0 +1,65 @@
+//! The command line: every command with its arguments.
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::init::InitArguments;
+use crate::commands::reset::ResetArguments;
+use crate::commands::run::RunArguments;
+use crate::commands::status::StatusArguments;
+use crate::commands::version::VersionArguments;
+use crate::config::flags::Format;
+
+const EXIT_STATUSES: &str = "\
+Exit statuses:
+   0  done
+   1  drift, and nothing else
+   2  wrong usage, or not comparable
+   3  a connection cannot be made
+   4  changes are gone, a new snapshot is needed
+   5  another source or timeline, or stored state that cannot be trusted
+   6  the source is not set up for the flow, or what it publishes has changed
+   7  a transaction cannot be applied
+   8  the target is not set up for the flow
+   9  another process has taken the flow over
+  10  the local disk
+  70  a defect of pgonce
+ 130  interrupted a second time
+
+PGONCE_LOG sets how much is logged to standard error: error, warn (the default), info, debug.";
+
+/// PostgreSQL changes, delivered at least once, applied exactly once in effect, and provably so.
+#[derive(Parser, Debug)]
+#[command(name = "pgonce", version = crate::commands::version::VERSION, after_help = EXIT_STATUSES)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Write a commented configuration file; change nothing in a database
+    Init(InitArguments),
+    /// Copy the source's tables to the target, then keep them in step
+    Run(RunArguments),
+    /// Say how a flow stands, and why it stopped
+    Status(StatusArguments),
+    /// Show what a flow has left behind, and with --yes remove it
+    Reset(ResetArguments),
+    /// Say which pgonce this is
+    Version(VersionArguments),
+}
+
+impl Command {
+    /// How the command is to report.
+    pub fn format(&self) -> Format {
+        match self {
+            Command::Init(arguments) => arguments.options.format.format,
+            Command::Run(arguments) => arguments.options.format.format,
+            Command::Status(arguments) => arguments.options.format.format,
+            Command::Reset(arguments) => arguments.options.format.format,
+            Command::Version(arguments) => arguments.format.format,
+        }
+    }
+}

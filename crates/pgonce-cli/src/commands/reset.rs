@@ -1,0 +1,179 @@
+//! `pgonce reset`: takes away what a flow has left behind, so that it can begin anew. User tables are never touched.
+
+use clap::Args;
+use pgonce::ident::{quote_ident, quote_qualified};
+use pgonce::stop::Side;
+use serde_json::json;
+use tokio_postgres::Client;
+
+use super::block_on;
+use crate::config::flags::FlowOptions;
+use crate::config::{self, FlowConfig, Publish};
+use crate::facts::{self, SourceFacts};
+use crate::failure::Failure;
+use crate::ledger;
+use crate::lock::{DataDir, spill_path, spilled};
+use crate::output::{Output, Tone};
+use crate::render::{Listing, counted};
+
+/// Arguments of `pgonce reset`.
+#[derive(Args, Debug)]
+pub struct ResetArguments {
+    /// Remove what is listed; without it, nothing is changed
+    #[arg(long)]
+    pub yes: bool,
+    /// The flow
+    #[command(flatten)]
+    pub options: FlowOptions,
+}
+
+/// Lists what there is, and with `--yes` removes it.
+///
+/// # Errors
+///
+/// One of the databases cannot be asked, or something is in use.
+pub fn execute(arguments: &ResetArguments, output: Output) -> Result<(), Failure> {
+    let config = config::load(&arguments.options)?;
+    // A directory that does not exist is not made for this.
+    let held = config.data_dir.exists().then(|| DataDir::take(&config.data_dir)).transpose()?;
+    block_on(reset(&config, arguments.yes, output))?;
+    drop(held);
+    Ok(())
+}
+
+/// What a flow has left behind.
+struct Remains {
+    source: SourceFacts,
+    /// Tables of the ledger, each with the number of the flow's rows.
+    ledger: Vec<(String, u64)>,
+    /// Our publication, if it exists.
+    publication: Option<String>,
+    spilled: Vec<std::path::PathBuf>,
+    /// Published tables that hold rows on the target.
+    filled: Vec<String>,
+}
+
+async fn reset(config: &FlowConfig, yes: bool, output: Output) -> Result<(), Failure> {
+    let source = facts::connect(&config.source.connection, Side::Source).await?;
+    let mut target = facts::connect(&config.target.connection, Side::Target).await?;
+    let remains = find(config, &source.client, &target.client).await?;
+    refuse_active(config, &remains.source)?;
+    if yes {
+        remove(config, &remains, &source.client, &mut target.client).await?;
+    }
+    report(config, &remains, yes, output);
+    Ok(())
+}
+
+async fn find(config: &FlowConfig, source: &Client, target: &Client) -> Result<Remains, Failure> {
+    let names = config.source.publish.names();
+    let facts = facts::ask(source, &config.source.slot, &names).await?;
+    let publication = match &config.source.publish {
+        Publish::Ours { name, .. } if facts.publications.contains(name) => Some(name.clone()),
+        _ => None,
+    };
+    Ok(Remains {
+        ledger: ledger::rows_of(target, config.flow.as_str()).await?,
+        publication,
+        spilled: spilled(&spill_path(&config.data_dir))?,
+        filled: filled(source, target, &names).await?,
+        source: facts,
+    })
+}
+
+/// The published tables that hold rows on the target.
+async fn filled(source: &Client, target: &Client, publications: &[String]) -> Result<Vec<String>, Failure> {
+    let sql = "SELECT DISTINCT t.schemaname::text, t.tablename::text FROM pg_catalog.pg_publication_tables t \
+               WHERE t.pubname::text = ANY ($1) ORDER BY 1, 2";
+    let published = source.query(sql, &[&publications]).await.map_err(|e| Failure::sql(Side::Source, &e))?;
+    let mut filled = Vec::new();
+    for row in published {
+        let table = quote_qualified(row.get(0), row.get(1));
+        let exists = "SELECT pg_catalog.to_regclass($1) IS NOT NULL";
+        let exists = target.query_one(exists, &[&table]).await.map_err(|e| Failure::sql(Side::Target, &e))?;
+        if !exists.get::<_, bool>(0) {
+            continue;
+        }
+        let any = target.query_one(&format!("SELECT EXISTS (SELECT FROM {table})"), &[]).await;
+        // A table that may not be read is named rather than passed over.
+        if any.map_or(true, |row| row.get(0)) {
+            filled.push(table);
+        }
+    }
+    Ok(filled)
+}
+
+fn refuse_active(config: &FlowConfig, source: &SourceFacts) -> Result<(), Failure> {
+    let Some(slot) = source.slot.as_ref().filter(|slot| slot.active) else { return Ok(()) };
+    let name = &config.source.slot;
+    let (reader, end) = match slot.active_pid {
+        Some(pid) => {
+            let end = format!(" To end its connection: SELECT pg_terminate_backend({pid}); on the source.");
+            (format!("the server process with PID {pid}"), end)
+        }
+        None => ("another session".to_owned(), String::new()),
+    };
+    Err(Failure {
+        code: "slot_in_use",
+        text: format!("slot {name} is being read by {reader}"),
+        hint: format!("Stop the `pgonce run` of this flow first.{end}"),
+        exit_status: pgonce::stop::Family::Source.exit_status(),
+    })
+}
+
+/// The slot goes first: with it gone, what is left can only be refused by a later start, never continued with a gap.
+async fn remove(config: &FlowConfig, remains: &Remains, source: &Client, target: &mut Client) -> Result<(), Failure> {
+    let on_source = |e: tokio_postgres::Error| Failure::sql(Side::Source, &e);
+    if remains.source.slot.is_some() {
+        let sql = "SELECT pg_catalog.pg_drop_replication_slot($1::text::name)";
+        source.execute(sql, &[&config.source.slot]).await.map_err(on_source)?;
+    }
+    if let Some(publication) = &remains.publication {
+        let sql = format!("DROP PUBLICATION IF EXISTS {}", quote_ident(publication));
+        source.batch_execute(&sql).await.map_err(on_source)?;
+    }
+    pgonce_target::remove_flow(target, config.flow.as_str()).await?;
+    for file in &remains.spilled {
+        std::fs::remove_file(file).map_err(|e| Failure::file(file, &e))?;
+    }
+    Ok(())
+}
+
+fn report(config: &FlowConfig, remains: &Remains, removed: bool, output: Output) {
+    let truncate = (!remains.filled.is_empty()).then(|| format!("TRUNCATE {};", remains.filled.join(", ")));
+    if output.is_json() {
+        output.object(&json!({
+            "event": if removed { "removed" } else { "would_remove" }, "flow": config.flow.as_str(),
+            "slot": remains.source.slot.as_ref().map(|_| &config.source.slot), "publication": remains.publication,
+            "ledger_rows": remains.ledger.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+            "spill_files": remains.spilled.len(), "tables_with_rows": remains.filled, "truncate": truncate,
+        }));
+        return;
+    }
+    output.line(if removed { "Removed:" } else { "This would be removed:" });
+    let mut list = Listing::default();
+    let none = "none".to_owned();
+    list.pair("  slot", remains.source.slot.as_ref().map_or(none.clone(), |_| config.source.slot.clone()));
+    match (&remains.publication, &config.source.publish) {
+        (Some(name), _) => list.pair("  publication", name),
+        (None, Publish::Existing(names)) => list.pair("  publication", format!("none ({} stays)", names.join(", "))),
+        (None, _) => list.pair("  publication", none),
+    }
+    for (table, rows) in &remains.ledger {
+        list.pair(&format!("  {table}"), counted(*rows, "row", "rows"));
+    }
+    if remains.ledger.is_empty() {
+        list.pair("  ledger", "nothing of this flow");
+    }
+    list.pair("  spill files", remains.spilled.len().to_string());
+    list.write(output);
+    if let Some(truncate) = truncate {
+        let tables = counted(remains.filled.len() as u64, "table", "tables");
+        output.line(&format!(
+            "\n{tables} of the flow hold rows on the target and are left alone. If they may go, before a new copy:\n  {truncate}"
+        ));
+    }
+    if !removed {
+        output.line(&format!("\nNothing has been changed. To remove it: {}", output.tone(Tone::Strong, "pgonce reset --yes")));
+    }
+}

@@ -1,0 +1,381 @@
+//! `pgonce status`: how a flow stands, from both databases, whether or not it runs and whether or not both answer.
+
+use std::time::Duration;
+
+use clap::Args;
+use pgonce::position::Lsn;
+use pgonce::stop::Side;
+use serde_json::{Value, json};
+
+use super::block_on;
+use crate::config::flags::FlowOptions;
+use crate::config::{self, FlowConfig};
+use crate::facts::{self, SlotFacts, SourceFacts};
+use crate::failure::Failure;
+use crate::ledger::{self, FlowState};
+use crate::output::{Output, Tone};
+use crate::render::{Listing, bytes, counted, duration, utc};
+
+/// A database that does not answer is unreachable after this long, where the URL sets no `connect_timeout`.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Arguments of `pgonce status`.
+#[derive(Args, Debug)]
+pub struct StatusArguments {
+    /// The flow
+    #[command(flatten)]
+    pub options: FlowOptions,
+}
+
+/// Reports. The exit status is that of the database that could not be asked, if there is one.
+///
+/// # Errors
+///
+/// The configuration is not valid.
+pub fn execute(arguments: &StatusArguments, output: Output) -> Result<u8, Failure> {
+    let config = config::load(&arguments.options)?;
+    let status = block_on(async { Ok(ask(&config).await) })?;
+    match output.is_json() {
+        true => output.object(&status.object(&config)),
+        false => status.listing(&config).write(output),
+    }
+    Ok(status.exit_status())
+}
+
+/// What both databases say.
+struct Status {
+    source: Result<SourceFacts, Failure>,
+    target: Result<Option<FlowState>, Failure>,
+}
+
+async fn ask(config: &FlowConfig) -> Status {
+    let source = async {
+        let mut connection = config.source.connection.clone();
+        connection.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
+        let connection = facts::connect(&connection, Side::Source).await?;
+        facts::ask(&connection.client, &config.source.slot, &config.source.publish.names()).await
+    };
+    let target = async {
+        let mut connection = config.target.connection.clone();
+        connection.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
+        let connection = facts::connect(&connection, Side::Target).await?;
+        ledger::read(&connection.client, config.flow.as_str()).await
+    };
+    let (source, target) = tokio::join!(source, target);
+    Status { source, target }
+}
+
+/// What a flow is doing, as far as can be told from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Doing {
+    NeverStarted,
+    Copying,
+    Streaming,
+    Stopped,
+    NotRunning,
+    Unknown,
+}
+
+impl Doing {
+    fn word(self) -> &'static str {
+        match self {
+            Doing::NeverStarted => "never started",
+            Doing::Copying => "copying",
+            Doing::Streaming => "streaming",
+            Doing::Stopped => "stopped",
+            Doing::NotRunning => "not running",
+            Doing::Unknown => "unknown",
+        }
+    }
+
+    fn explained(self) -> &'static str {
+        match self {
+            Doing::NeverStarted => "never started: the target knows no flow of this name",
+            Doing::Copying => "copying tables",
+            Doing::Streaming => "streaming",
+            Doing::Stopped => "stopped by itself, see below",
+            Doing::NotRunning => "not running: nobody reads the slot",
+            Doing::Unknown => "unknown, since not all could be asked",
+        }
+    }
+
+    fn tone(self) -> Tone {
+        match self {
+            Doing::Streaming | Doing::Copying => Tone::Good,
+            Doing::Stopped => Tone::Bad,
+            Doing::NeverStarted | Doing::NotRunning | Doing::Unknown => Tone::Warning,
+        }
+    }
+}
+
+/// How far the target is behind the source.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Lag {
+    bytes: u64,
+    time: Duration,
+}
+
+impl Status {
+    fn exit_status(&self) -> u8 {
+        let failures = [self.target.as_ref().err(), self.source.as_ref().err()];
+        failures.into_iter().flatten().next().map_or(0, |failure| failure.exit_status)
+    }
+
+    fn doing(&self) -> Doing {
+        let Ok(state) = &self.target else { return Doing::Unknown };
+        let Some(state) = state else { return Doing::NeverStarted };
+        let active = self.source.as_ref().ok().map(|source| source.slot.as_ref().is_some_and(|slot| slot.active));
+        match (active, &state.stop) {
+            (Some(true), _) if state.copying => Doing::Copying,
+            (Some(true), _) => Doing::Streaming,
+            (_, Some(_)) => Doing::Stopped,
+            // While tables are copied, their slot is kept but not read.
+            (Some(false), None) => Doing::NotRunning,
+            (None, None) => Doing::Unknown,
+        }
+    }
+
+    /// Known if both databases answered, and the flow has begun.
+    fn lag(&self) -> Option<Lag> {
+        let (Ok(source), Ok(Some(state))) = (&self.source, &self.target) else { return None };
+        let (position, reached) = state.reached()?;
+        let bytes = source.position.bytes_since(position);
+        let time = if bytes == 0 { Duration::ZERO } else { source.now.duration_since(reached?).unwrap_or_default() };
+        Some(Lag { bytes, time })
+    }
+
+    fn listing(&self, config: &FlowConfig) -> Listing {
+        let mut list = Listing::default();
+        let doing = self.doing();
+        list.toned("flow", config.flow.as_str(), Tone::Strong);
+        list.toned("doing", doing.explained(), doing.tone());
+        if let Some(lag) = self.lag() {
+            list.pair("lag", format!("{}, {}", bytes(lag.bytes), duration(lag.time)));
+        }
+        if let Ok(Some(state)) = &self.target {
+            list_stop(state, doing, &mut list);
+        }
+        list.gap();
+        list.pair("source", config.source.connection.to_string());
+        match &self.source {
+            Ok(source) => list_source(source, config, &self.target, &mut list),
+            Err(failure) => list_failure(failure, &mut list),
+        }
+        list.gap();
+        list.pair("target", config.target.connection.to_string());
+        match &self.target {
+            Ok(Some(state)) => list_state(state, &mut list),
+            Ok(None) => list.pair("ledger", "nothing of this flow; `pgonce run` starts it"),
+            Err(failure) => list_failure(failure, &mut list),
+        }
+        list
+    }
+
+    fn object(&self, config: &FlowConfig) -> Value {
+        let lag = self.lag();
+        let source = match &self.source {
+            Ok(source) => json!({
+                "version": source.version, "wal_lsn": source.position.to_string(), "publications": source.publications,
+                "slot": source.slot.as_ref().map(|slot| slot_object(slot, source.retained_bytes())),
+            }),
+            Err(failure) => failure_object(failure),
+        };
+        let target = match &self.target {
+            Ok(Some(state)) => state_object(state),
+            Ok(None) => Value::Null,
+            Err(failure) => failure_object(failure),
+        };
+        json!({
+            "flow": config.flow.as_str(), "doing": self.doing().word().replace(' ', "_"),
+            "lag_bytes": lag.map(|lag| lag.bytes), "lag_seconds": lag.map(|lag| lag.time.as_secs_f64()),
+            "slot": config.source.slot, "source_url": config.source.connection.to_string(),
+            "target_url": config.target.connection.to_string(), "source": source, "target": target,
+        })
+    }
+}
+
+fn list_stop(state: &FlowState, doing: Doing, list: &mut Listing) {
+    let Some(stop) = &state.stop else { return };
+    // While it runs again, the reason is history.
+    let (label, tone) = if doing == Doing::Stopped { ("why", Tone::Bad) } else { ("last stop", Tone::Faint) };
+    list.toned(label, format!("{}: {}", stop.code, stop.text), tone);
+    if doing == Doing::Stopped {
+        list.pair("hint", &stop.hint);
+    }
+    list.pair("when", stop.at.map_or_else(String::new, utc));
+}
+
+fn list_source(
+    source: &SourceFacts,
+    config: &FlowConfig,
+    target: &Result<Option<FlowState>, Failure>,
+    list: &mut Listing,
+) {
+    list.pair("server", format!("PostgreSQL {}, WAL at {}", source.version, source.position));
+    for name in config.source.publish.names() {
+        match source.publications.contains(&name) {
+            true => list.pair("publication", name),
+            false => list.toned("publication", format!("{name} does not exist"), Tone::Warning),
+        }
+    }
+    let name = &config.source.slot;
+    let Some(slot) = &source.slot else {
+        match target {
+            Ok(Some(_)) => list.toned("slot", format!("{name} does not exist: changes since are lost"), Tone::Bad),
+            _ => list.pair("slot", format!("{name} does not exist yet")),
+        }
+        return;
+    };
+    let reader = match slot.active_pid {
+        Some(pid) => format!("read by the server process with PID {pid}"),
+        None if slot.active => "being read".to_owned(),
+        None => "not being read".to_owned(),
+    };
+    match slot_trouble(slot) {
+        Some(trouble) => list.toned("slot", format!("{name}, {reader}, {trouble}"), Tone::Bad),
+        None => list.pair("slot", format!("{name}, {reader}")),
+    }
+    let mut kept = source.retained_bytes().map(|size| format!("{} kept for the slot", bytes(size))).unwrap_or_default();
+    if let Some(safe) = slot.safe_wal_size.and_then(|size| u64::try_from(size).ok()) {
+        kept.push_str(&format!(", {} more until it may be lost (max_slot_wal_keep_size)", bytes(safe)));
+    }
+    list.pair("WAL", kept);
+    if let Some(lsn) = slot.confirmed_flush {
+        list.pair("confirmed", lsn.to_string());
+    }
+}
+
+fn slot_trouble(slot: &SlotFacts) -> Option<String> {
+    match (slot.wal_status.as_deref(), &slot.invalidation) {
+        (_, Some(cause)) => Some(format!("invalidated ({cause}): a new snapshot is needed, see `pgonce reset`")),
+        (Some("lost"), None) => Some("lost: a new snapshot is needed, see `pgonce reset`".to_owned()),
+        (Some("unreserved"), None) => Some("about to be lost: its WAL goes with the next checkpoint".to_owned()),
+        _ => None,
+    }
+}
+
+fn list_state(state: &FlowState, list: &mut Listing) {
+    match &state.checkpoint {
+        Some(checkpoint) => {
+            let committed = state.commit_time.map(|at| format!(", committed {}", utc(at))).unwrap_or_default();
+            let (commit, end, timeline) = (checkpoint.commit, checkpoint.end, checkpoint.timeline);
+            list.pair("checkpoint", format!("{commit}, ends at {end}, timeline {timeline}{committed}"));
+        }
+        None => list.pair("checkpoint", "none: no transaction applied yet"),
+    }
+    if let Some(idle) = &state.idle {
+        let at = state.idle_at.map(|at| format!(", {}", utc(at))).unwrap_or_default();
+        list.pair("idle", format!("{idle}: nothing outstanding below it{at}"));
+    }
+    if !state.copied.is_empty() || state.copying {
+        let so_far = if state.copying { " so far" } else { "" };
+        let rows = state.copied.iter().map(|table| table.rows).sum();
+        let (tables, rows) = (counted(state.copied.len() as u64, "table", "tables"), counted(rows, "row", "rows"));
+        list.pair("copied", format!("{tables}, {rows}{so_far}"));
+    }
+    let holder = state.holder.as_deref().unwrap_or("nobody yet");
+    list.pair("writer", format!("{holder}, epoch {}", state.epoch));
+}
+
+fn list_failure(failure: &Failure, list: &mut Listing) {
+    list.toned("cannot ask", format!("{}: {}", failure.code, failure.text), Tone::Bad);
+    list.pair("hint", &failure.hint);
+}
+
+fn failure_object(failure: &Failure) -> Value {
+    let Failure { code, text, hint, exit_status } = failure;
+    json!({"error": {"code": code, "text": text, "hint": hint, "exit_status": exit_status}})
+}
+
+fn slot_object(slot: &SlotFacts, retained: Option<u64>) -> Value {
+    let lsn = |lsn: Option<Lsn>| lsn.map(|lsn| lsn.to_string());
+    json!({
+        "active": slot.active, "active_pid": slot.active_pid, "wal_status": slot.wal_status, "retained_bytes": retained,
+        "restart_lsn": lsn(slot.restart), "confirmed_flush_lsn": lsn(slot.confirmed_flush),
+        "safe_wal_size": slot.safe_wal_size, "invalidation": slot.invalidation,
+    })
+}
+
+fn state_object(state: &FlowState) -> Value {
+    let tables = state.copied.iter().map(|table| {
+        json!({"table": table.name, "rows": table.rows, "boundary_lsn": table.boundary.to_string()})
+    });
+    json!({
+        "phase": if state.copying { "copying" } else { "streaming" }, "epoch": state.epoch, "holder": state.holder,
+        "checkpoint": state.checkpoint.map(|c| json!({
+            "timeline": c.timeline, "commit_lsn": c.commit.to_string(), "end_lsn": c.end.to_string(),
+            "commit_time": state.commit_time.map(utc),
+        })),
+        "idle": state.idle.map(|lsn| json!({"lsn": lsn.to_string(), "at": state.idle_at.map(utc)})),
+        "copied": tables.collect::<Vec<_>>(),
+        "stop": state.stop.as_ref().map(|stop| json!({
+            "code": stop.code, "text": stop.text, "hint": stop.hint, "at": stop.at.map(utc),
+        })),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    use pgonce::position::{Boundary, Checkpoint, CommitLsn, EndLsn};
+
+    use super::*;
+    use crate::ledger::StoredStop;
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    fn source(position: u64, active: bool) -> SourceFacts {
+        let slot = SlotFacts { active, ..SlotFacts::default() };
+        let (version, publications) = ("15.1".to_owned(), Vec::new());
+        SourceFacts { version, position: Lsn(position), now: at(9), slot: Some(slot), publications }
+    }
+
+    fn state(end: u64, idle: u64) -> FlowState {
+        FlowState {
+            checkpoint: Some(Checkpoint { timeline: 1, commit: CommitLsn(Lsn(end - 8)), end: EndLsn(Lsn(end)) }),
+            commit_micros: Some(4_000_000),
+            idle: Some(Boundary(Lsn(idle))),
+            idle_micros: Some(6_000_000),
+            ..FlowState::default()
+        }
+    }
+
+    fn unreachable() -> Failure {
+        Failure { code: "connection", text: "no".to_owned(), hint: "wait".to_owned(), exit_status: 3 }
+    }
+
+    #[test]
+    fn lag_is_measured_from_the_later_of_checkpoint_and_idle_boundary() {
+        let lag = |position, state| Status { source: Ok(source(position, true)), target: Ok(Some(state)) }.lag();
+        let seconds = Duration::from_secs;
+        assert_eq!(lag(1000, state(900, 100)), Some(Lag { bytes: 100, time: seconds(5) }));
+        assert_eq!(lag(1000, state(900, 950)), Some(Lag { bytes: 50, time: seconds(3) }));
+        assert_eq!(lag(1000, state(1000, 100)), Some(Lag { bytes: 0, time: seconds(0) }));
+        assert_eq!(lag(1000, FlowState::default()), None);
+    }
+
+    #[test]
+    fn what_it_is_doing_is_told_from_both_sides() {
+        let doing = |source, target| Status { source, target }.doing();
+        let stopped = || {
+            let stop = StoredStop { code: "busy".to_owned(), ..StoredStop::default() };
+            FlowState { stop: Some(stop), ..state(10, 10) }
+        };
+        assert_eq!(doing(Ok(source(1, true)), Ok(Some(state(10, 10)))), Doing::Streaming);
+        assert_eq!(doing(Ok(source(1, true)), Ok(Some(stopped()))), Doing::Streaming);
+        assert_eq!(doing(Ok(source(1, false)), Ok(Some(stopped()))), Doing::Stopped);
+        assert_eq!(doing(Err(unreachable()), Ok(Some(stopped()))), Doing::Stopped);
+        assert_eq!(doing(Ok(source(1, false)), Ok(Some(state(10, 10)))), Doing::NotRunning);
+        assert_eq!(doing(Ok(source(1, false)), Ok(None)), Doing::NeverStarted);
+        assert_eq!(doing(Ok(source(1, true)), Err(unreachable())), Doing::Unknown);
+    }
+
+    #[test]
+    fn a_database_that_cannot_be_asked_decides_the_exit_status() {
+        assert_eq!(Status { source: Ok(source(1, true)), target: Ok(None) }.exit_status(), 0);
+        assert_eq!(Status { source: Err(unreachable()), target: Ok(None) }.exit_status(), 3);
+    }
+}

@@ -1,0 +1,260 @@
+use std::path::Path;
+
+use clap::{Args, Command, FromArgMatches};
+use pgonce::connect::Environment;
+use pgonce::sink::StartMode;
+use pgonce_target::SynchronousCommit;
+
+use super::flags::KeyFlags;
+use super::keys::KEYS;
+use super::raw::{ConfigError, Raw};
+use super::{FlowConfig, Publish, SAMPLE, file};
+
+const URLS: &str = "source: {url: \"postgresql://ann:hidden@one/shop\"}\ntarget: {url: \"host=two user=ann dbname=shop\"}\n";
+
+fn read(text: &str) -> Result<Raw, ConfigError> {
+    file::read(Path::new("pgonce.yml"), text, &|name| match name {
+        "SOURCE_URL" => Some("postgresql://ann:hidden@one/shop".to_owned()),
+        "TARGET_URL" => Some("postgresql://ann:hidden@two/shop".to_owned()),
+        "WHO" => Some("ann".to_owned()),
+        _ => None,
+    })
+}
+
+fn flags(arguments: &[&str]) -> Raw {
+    let command = KeyFlags::augment_args(Command::new("test").no_binary_name(true));
+    let matches = command.try_get_matches_from(arguments).expect("arguments that clap takes");
+    KeyFlags::from_arg_matches(&matches).expect("flags").0
+}
+
+fn validated(raw: &Raw) -> Result<FlowConfig, ConfigError> {
+    FlowConfig::validate(raw, &Environment::empty())
+}
+
+fn config(text: &str) -> Result<FlowConfig, ConfigError> {
+    validated(&read(text)?)
+}
+
+/// The refusal of a file that is complete but for `text`.
+fn refusal(text: &str) -> String {
+    let error = config(&format!("flow: shop\n{URLS}{text}")).expect_err("a refusal");
+    assert!(!error.hint.is_empty());
+    error.to_string()
+}
+
+fn misread(text: &str) -> String {
+    read(text).expect_err("a refusal").to_string()
+}
+
+#[test]
+fn the_least_that_is_enough_has_the_documented_defaults() {
+    let config = config(&format!("flow: shop\n{URLS}")).expect("valid");
+    assert_eq!(config.flow.as_str(), "shop");
+    assert_eq!(config.source.slot, "pgonce_shop");
+    assert_eq!(config.source.publish, Publish::Ours { name: "pgonce_shop".to_owned(), tables: vec![] });
+    assert_eq!(config.start, StartMode::Snapshot);
+    assert_eq!(config.jobs, 4);
+    assert_eq!(config.data_dir, Path::new("./pgonce-data/shop"));
+    assert_eq!(config.target.synchronous_commit, SynchronousCommit::Off);
+    assert!(config.source.id.is_none());
+}
+
+#[test]
+fn the_sample_is_valid_as_it_stands_and_with_every_comment_removed() {
+    assert_eq!(config(SAMPLE).expect("valid").flow.as_str(), "shop");
+    for key in KEYS {
+        let line = format!("{}:", key.name());
+        assert!(SAMPLE.lines().any(|l| l.trim_start_matches(['#', ' ']).starts_with(&line)), "{} is missing", key.path);
+    }
+    // Each commented key, uncommented, is one that the reader knows and the validator takes.
+    let keys: Vec<&str> = KEYS.iter().map(|key| key.name()).collect();
+    for (number, commented) in SAMPLE.lines().enumerate() {
+        let bare = commented.trim_start().trim_start_matches("# ");
+        let Some((name, _)) = bare.split_once(": ").filter(|(name, _)| keys.contains(name)) else { continue };
+        if bare == commented.trim_start() || name == "url" {
+            continue;
+        }
+        let lines = SAMPLE.lines().enumerate();
+        let text: Vec<String> = lines
+            .map(|(n, line)| if n == number { line.replacen("# ", "", 1) } else { line.to_owned() })
+            .collect();
+        if let Err(error) = config(&text.join("\n")) {
+            panic!("line {}: {error}", number + 1);
+        }
+    }
+}
+
+#[test]
+fn flags_alone_describe_a_flow() {
+    let raw = flags(&[
+        "--flow", "bench", "--source", "host=one dbname=a user=u", "--target", "host=two dbname=a user=u", "--publication",
+        "p,q", "--publication", "r", "--slot", "s", "--stream", "none", "--start", "go-forward", "--jobs", "2",
+        "--data-dir", "/var/tmp/x", "--synchronous-commit", "on", "--copy-schema", "false", "--source-id", "here",
+    ]);
+    let config = validated(&raw).expect("valid");
+    assert_eq!(config.source.publish, Publish::Existing(["p", "q", "r"].map(str::to_owned).to_vec()));
+    assert_eq!(config.source.slot, "s");
+    assert_eq!(config.start, StartMode::GoForward);
+    assert_eq!((config.jobs, config.data_dir.as_path()), (2, Path::new("/var/tmp/x")));
+    assert_eq!(config.source.id.as_deref(), Some("here"));
+    assert_eq!(config.target.synchronous_commit, SynchronousCommit::On);
+}
+
+#[test]
+fn flags_win_over_the_file() {
+    let file = read(&format!("flow: shop\njobs: 2\nstart: snapshot\n{URLS}")).expect("valid");
+    let config = validated(&file.overridden_by(flags(&["--jobs", "7", "--flow", "other"]))).expect("valid");
+    assert_eq!((config.jobs, config.flow.as_str(), config.start), (7, "other", StartMode::Snapshot));
+}
+
+#[test]
+fn a_publication_by_flag_takes_back_the_tables_of_the_file_and_the_other_way_round() {
+    let base = "flow: shop\ntarget: {url: host=two user=u}\nsource:\n  url: host=one user=u\n";
+    let tables = read(&format!("{base}  tables: [public.*, a.b]\n")).expect("valid");
+    let config = validated(&tables.overridden_by(flags(&["--publication", "p"]))).expect("valid");
+    assert_eq!(config.source.publish, Publish::Existing(vec!["p".to_owned()]));
+    let publication = read(&format!("{base}  publication: p\n")).expect("valid");
+    let config = validated(&publication.overridden_by(flags(&["--tables", "a.*"]))).expect("valid");
+    assert_eq!(config.source.publish, Publish::Ours { name: "pgonce_shop".to_owned(), tables: vec!["a.*".to_owned()] });
+    let both = read(&format!("{base}  publication: p\n  tables: a.*\n")).expect("valid");
+    assert!(validated(&both).unwrap_err().to_string().contains("exclude each other"));
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_its_place_and_the_nearest_key() {
+    assert_eq!(misread("flow: shop\n\njbos: 3\n"), "pgonce.yml:3:1: unknown key `jbos` at the top level; did you mean `jobs`?");
+    assert_eq!(
+        misread("source:\n  url: x\n  tabels: [a.b]\n"),
+        "pgonce.yml:3:3: unknown key `tabels` in `source`; did you mean `tables`?"
+    );
+    assert_eq!(
+        misread("slot: s\n"),
+        "pgonce.yml:1:1: unknown key `slot` at the top level; did you mean `source.slot`?"
+    );
+    assert_eq!(
+        misread("url: s\n"),
+        "pgonce.yml:1:1: unknown key `url` at the top level; did you mean `source.url` or `target.url`?"
+    );
+    assert_eq!(misread("data-dir: s\n"), "pgonce.yml:1:1: unknown key `data-dir` at the top level; did you mean `data_dir`?");
+    assert_eq!(misread("zebra: s\n"), "pgonce.yml:1:1: unknown key `zebra` at the top level");
+    assert!(misread("sorce: {url: x}\n").ends_with("did you mean `source`?"));
+}
+
+#[test]
+fn a_key_given_twice_is_refused() {
+    assert_eq!(misread("flow: a\njobs: 1\nflow: b\n"), "pgonce.yml:3:1: `flow` is given twice, first in line 1");
+    assert_eq!(misread("source: {slot: a}\nsource: {id: b}\n"), "pgonce.yml:2:1: `source` is given twice, first in line 1");
+}
+
+#[test]
+fn values_of_another_type_are_refused() {
+    assert_eq!(misread("jobs: many\nflow:\n"), "pgonce.yml:2:5: `flow` has no value");
+    assert_eq!(misread("jobs: [1]\n"), "pgonce.yml:1:7: `jobs` holds a list");
+    assert_eq!(misread("flow: true\n"), "pgonce.yml:1:7: `flow` holds true or false");
+    assert_eq!(misread("source: here\n"), "pgonce.yml:1:9: `source` is a section, and holds text here");
+    assert_eq!(misread("flow: {file: x}\n"), "pgonce.yml:1:7: `flow` holds keys and values");
+    assert_eq!(misread("source:\n  tables: [a.b, [c]]\n"), "pgonce.yml:2:17: `source.tables` holds a list");
+    assert_eq!(misread("just text\n"), "pgonce.yml:1:1: keys were expected, as in `flow: shop`");
+    assert!(misread("flow: shop\n  jobs: \"3\n").starts_with("pgonce.yml:2:"));
+}
+
+#[test]
+fn an_empty_file_and_empty_sections_say_nothing() {
+    for text in ["", "# only a comment\n", "source:\ntarget:\n", "---\n"] {
+        assert_eq!(read(text).unwrap_or_else(|e| panic!("{text:?}: {e}")), Raw::default());
+    }
+}
+
+#[test]
+fn values_without_a_meaning_are_refused() {
+    assert_eq!(refusal("jobs: 0\n"), "pgonce.yml:4:7: \"0\" is not a number of jobs");
+    assert_eq!(refusal("start: later\n"), "pgonce.yml:4:8: \"later\" is not a value of `start`");
+    assert_eq!(refusal("stream: local\n"), "pgonce.yml:4:9: there is no local log yet");
+    assert_eq!(refusal("stream: \"nats://u:hidden@h:4222\"\n"), "pgonce.yml:4:9: there is no NATS stream yet");
+    assert_eq!(refusal("copy_schema: true\n"), "pgonce.yml:4:14: pgonce cannot copy the schema yet");
+    assert_eq!(refusal("copy_schema: \"maybe\"\n"), "pgonce.yml:4:14: \"maybe\" is not a value of `copy_schema`");
+    assert_eq!(refusal("data_dir: \"\"\n"), "pgonce.yml:4:11: `data_dir` is empty");
+    for (name, valid) in [("a", true), ("", false), ("Shop", false), ("a-b", false), ("ä", false), ("a_1", true)] {
+        assert_eq!(config(&format!("flow: \"{name}\"\n{URLS}")).is_ok(), valid, "{name}");
+    }
+    assert!(config(&format!("flow: {}\n{URLS}", "x".repeat(40))).is_ok());
+    assert!(config(&format!("flow: {}\n{URLS}", "x".repeat(41))).is_err());
+}
+
+#[test]
+fn synchronous_commit_is_off_or_on() {
+    let with = |value: &str| {
+        config(&format!(
+            "flow: shop\nsource: {{url: host=one user=u}}\ntarget:\n  url: host=two user=u\n  synchronous_commit: {value}\n"
+        ))
+    };
+    assert_eq!(with("off").expect("valid").target.synchronous_commit, SynchronousCommit::Off);
+    assert_eq!(with("on").expect("valid").target.synchronous_commit, SynchronousCommit::On);
+    assert_eq!(
+        with("local").unwrap_err().to_string(),
+        "pgonce.yml:5:23: \"local\" is not a value of `target.synchronous_commit`"
+    );
+}
+
+#[test]
+fn what_is_required_is_asked_for_by_key_and_flag() {
+    let error = validated(&Raw::default()).unwrap_err();
+    assert_eq!(error.to_string(), "`flow` is not set");
+    assert!(error.hint.contains("--flow NAME") && error.hint.contains("pgonce init"));
+    let error = validated(&flags(&["--flow", "x", "--source", "host=a user=u"])).unwrap_err();
+    assert_eq!(error.to_string(), "`target.url` is not set");
+}
+
+#[test]
+fn a_flow_from_a_database_to_itself_is_refused() {
+    let raw = flags(&["--flow", "x", "--source", "host=a user=u dbname=d", "--target", "host=a user=v dbname=d"]);
+    assert_eq!(validated(&raw).unwrap_err().to_string(), "--target: source and target are the same database, d");
+}
+
+#[test]
+fn references_are_resolved() {
+    let config = config("flow: ${WHO}\nsource: {url: \"${SOURCE_URL}\"}\ntarget: {url: \"${TARGET_URL}\"}\n").expect("valid");
+    assert_eq!(config.flow.as_str(), "ann");
+    assert_eq!(config.source.connection.password.as_ref().map(|p| p.reveal()), Some("hidden"));
+    assert_eq!(
+        misread("flow: shop\nsource:\n  url: \"postgresql://${NOBODY}@h/d\"\n"),
+        "pgonce.yml:3:8: `source.url`: the environment variable NOBODY is not set"
+    );
+}
+
+#[test]
+fn a_url_may_stand_in_a_file_beside_the_configuration() {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::write(directory.path().join("url"), "postgresql://ann:hidden@one/shop\n").expect("written");
+    let path = directory.path().join("pgonce.yml");
+    let read = |text: &str| file::read(&path, text, &|_| None);
+    let raw = read("source: {url: {file: url}}\n").expect("valid");
+    assert_eq!(raw.0["source.url"][0].text, "postgresql://ann:hidden@one/shop");
+    assert!(!raw.0["source.url"][0].shown);
+    assert!(read("source: {url: {file: none}}\n").unwrap_err().to_string().contains("cannot read"));
+    assert!(read("source: {url: {vault: x}}\n").unwrap_err().to_string().contains("unknown reference `vault`"));
+    assert!(read("source: {url: {file: url, more: x}}\n").unwrap_err().to_string().contains("not a reference"));
+}
+
+#[test]
+fn no_refusal_quotes_a_password() {
+    let urls = [
+        "postgresql//ann:hidden@one/shop?sslmode=require",
+        "postgresql://ann:hidden@one:port/shop",
+        "postgresql://ann:hidden@one/shop?bogus=hidden",
+        "host=one password=hidden bogus=hidden",
+        "host=one password='hidden",
+        "ann:hidden@one/shop",
+        "hidden=x",
+    ];
+    for url in urls {
+        let text = format!("flow: shop\nsource: {{url: \"{url}\"}}\ntarget: {{url: host=b user=u}}\n");
+        let error = config(&text).err().map(|e| format!("{e} {}", e.hint)).unwrap_or_default();
+        assert!(!error.replace("unknown key \"hidden\"", "").contains("hidden"), "{url}: {error}");
+    }
+    // Text that the YAML parser itself stumbles over.
+    let error = misread("source: {url: \"postgresql://ann:hidden@one/shop}\n");
+    assert!(!error.contains("hidden"), "{error}");
+    let error = misread("source:\n  url: \"a\" postgresql://ann:hidden@one\n");
+    assert!(!error.contains("hidden"), "{error}");
+}

@@ -1,0 +1,123 @@
+//! Shows a run: a living line on a terminal, plain lines elsewhere, JSON lines for programs.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use pgonce::pipeline::{Phase, Progress};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::output::{Output, Tone};
+use crate::render::utc;
+use crate::watch::{Notice, Pace, Watcher};
+
+/// Where nobody looks at a living line, a plain one this often, as long as there is something to say.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// A living line changes this often at most.
+const REFRESH_EVERY: Duration = Duration::from_millis(250);
+
+/// Shows what a pipeline is doing.
+pub struct Display {
+    output: Output,
+    watcher: Watcher,
+    started: Instant,
+    living: Option<ProgressBar>,
+    shown: (Progress, Instant),
+}
+
+impl Display {
+    /// A display for `output`.
+    pub fn new(output: Output) -> Display {
+        let terminal = !output.is_json() && std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
+        let living = terminal.then(|| {
+            let line = ProgressBar::new_spinner();
+            let style = ProgressStyle::with_template("{spinner} {wide_msg}");
+            line.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+            line
+        });
+        let now = Instant::now();
+        Display { output, watcher: Watcher::default(), started: now, living, shown: (Progress::default(), now) }
+    }
+
+    /// Follows the pipeline for as long as it lasts. Dropping the future is fine.
+    pub async fn follow(&mut self, mut progress: watch::Receiver<Progress>) {
+        let every = if self.living.is_some() { REFRESH_EVERY } else { LINE_EVERY };
+        loop {
+            let seen = progress.borrow_and_update().clone();
+            self.show(&seen, every);
+            // An idle flow wakes nobody but for the line that says so.
+            let changed = tokio::time::timeout(every, progress.changed()).await;
+            if matches!(changed, Ok(Err(_))) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Shows the last of it, and takes the living line away.
+    pub fn finish(&mut self, progress: &Progress) {
+        self.notices(progress);
+        if let Some(line) = self.living.take() {
+            line.finish_and_clear();
+        }
+    }
+
+    fn show(&mut self, progress: &Progress, every: Duration) {
+        self.notices(progress);
+        let interval = self.shown.1.elapsed();
+        if interval < every {
+            return;
+        }
+        let pace = Pace::between(&self.shown.0, progress, interval, unix_micros());
+        let moved = moved(&self.shown.0, progress);
+        self.shown = (progress.clone(), Instant::now());
+        match &self.living {
+            Some(line) if progress.fault.is_none() => {
+                line.set_message(pace.text());
+                line.tick();
+            }
+            Some(line) => line.set_message("waiting to try again"),
+            None if !moved => {}
+            None if self.output.is_json() => self.object(pace.object()),
+            None => self.output.line(&pace.text()),
+        }
+    }
+
+    fn notices(&mut self, progress: &Progress) {
+        for notice in self.watcher.look(progress, self.started.elapsed()) {
+            if self.output.is_json() {
+                self.object(notice.object());
+                continue;
+            }
+            let text = match &notice {
+                Notice::Fault(_) | Notice::Warning(_) => self.output.tone(Tone::Warning, &notice.text()),
+                Notice::Recovered { .. } => self.output.tone(Tone::Good, &notice.text()),
+                Notice::Phase { phase: Phase::Connecting | Phase::Stopping, .. } => {
+                    self.output.tone(Tone::Faint, &notice.text())
+                }
+                _ => notice.text(),
+            };
+            match &self.living {
+                Some(line) => line.suspend(|| self.output.line(&text)),
+                None => self.output.line(&text),
+            }
+        }
+    }
+
+    fn object(&self, mut object: Value) {
+        object["at"] = utc(SystemTime::now()).into();
+        self.output.object(&object);
+    }
+}
+
+fn moved(before: &Progress, after: &Progress) -> bool {
+    (before.applied, before.redelivered, before.bytes_copied, before.tables_copied)
+        != (after.applied, after.redelivered, after.bytes_copied, after.tables_copied)
+}
+
+fn unix_micros() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,308 @@
+//! What of a pipeline's progress is worth saying: snapshots of it become notices, each said once. No clock and no output here.
+
+use std::time::Duration;
+
+use pgonce::pipeline::{Phase, Progress};
+use pgonce::position::Boundary;
+use pgonce::stop::Stop;
+use serde_json::{Value, json};
+
+use crate::render::{bytes, count, counted, duration};
+
+/// Something that happened.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Notice {
+    /// The pipeline does something else now.
+    Phase {
+        /// What.
+        phase: Phase,
+        /// How many tables there are to copy.
+        tables: usize,
+        /// From where on tables are consistent with each other.
+        consistent_from: Option<Boundary>,
+    },
+    /// The initial copy is complete.
+    Copied {
+        /// Tables.
+        tables: usize,
+        /// Rows copied by this process.
+        rows: u64,
+        /// Bytes copied by this process.
+        bytes: u64,
+        /// How long it took.
+        took: Duration,
+    },
+    /// A fault that heals by itself has begun, or has become another one.
+    Fault(Stop),
+    /// It is over.
+    Recovered {
+        /// How long it lasted.
+        after: Duration,
+    },
+    /// Something to know.
+    Warning(String),
+}
+
+/// Remembers what has been said.
+#[derive(Debug, Default)]
+pub struct Watcher {
+    phase: Option<Phase>,
+    fault: Option<(Stop, Duration)>,
+    copying_since: Option<Duration>,
+    warnings: usize,
+}
+
+impl Watcher {
+    /// What is new in `progress`, looked at when the run is `elapsed` old.
+    pub fn look(&mut self, progress: &Progress, elapsed: Duration) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        let unseen = progress.warnings.get(self.warnings..).unwrap_or_default();
+        notices.extend(unseen.iter().cloned().map(Notice::Warning));
+        self.warnings = self.warnings.max(progress.warnings.len());
+        self.look_at_fault(progress, elapsed, &mut notices);
+        // While a fault is waited out, attempts to connect are not news.
+        if self.fault.is_none() && self.phase != Some(progress.phase) && progress.phase != Phase::Waiting {
+            if let Some(since) = self.copying_since
+                && matches!(progress.phase, Phase::CatchingUp | Phase::Streaming)
+            {
+                self.copying_since = None;
+                let Progress { tables, rows_copied: rows, bytes_copied: bytes, .. } = *progress;
+                notices.push(Notice::Copied { tables, rows, bytes, took: elapsed.saturating_sub(since) });
+            }
+            if progress.phase == Phase::Copying && self.copying_since.is_none() {
+                self.copying_since = Some(elapsed);
+            }
+            self.phase = Some(progress.phase);
+            let Progress { phase, tables, consistent_from, .. } = *progress;
+            notices.push(Notice::Phase { phase, tables, consistent_from });
+        }
+        notices
+    }
+
+    fn look_at_fault(&mut self, progress: &Progress, elapsed: Duration, notices: &mut Vec<Notice>) {
+        match (&progress.fault, self.fault.take()) {
+            (None, None) => {}
+            (None, Some((_, since))) => notices.push(Notice::Recovered { after: elapsed.saturating_sub(since) }),
+            (Some((fault, _)), before) => {
+                if before.as_ref().is_none_or(|(said, _)| said != fault) {
+                    notices.push(Notice::Fault(fault.clone()));
+                }
+                self.fault = Some((fault.clone(), before.map_or(elapsed, |(_, since)| since)));
+            }
+        }
+    }
+}
+
+/// A phase, in a word for programs.
+pub fn phase_word(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Connecting => "connecting",
+        Phase::Copying => "copying",
+        Phase::CatchingUp => "catching_up",
+        Phase::Streaming => "streaming",
+        Phase::Waiting => "waiting",
+        Phase::Stopping => "stopping",
+        _ => "working",
+    }
+}
+
+impl Notice {
+    /// The notice for people, on a line or a few.
+    pub fn text(&self) -> String {
+        match self {
+            Notice::Phase { phase: Phase::Copying, tables, .. } => {
+                format!("copying {}", counted(*tables as u64, "table", "tables"))
+            }
+            Notice::Phase { phase: Phase::CatchingUp, consistent_from: Some(from), .. } => {
+                format!("catching up: tables may differ in age until everything before {from} is applied")
+            }
+            Notice::Phase { phase: Phase::CatchingUp, .. } => "catching up".to_owned(),
+            Notice::Phase { phase, .. } => phase_word(*phase).to_owned(),
+            Notice::Copied { tables, rows, bytes: size, took } => format!(
+                "copied {}: {}, {} in {}",
+                counted(*tables as u64, "table", "tables"),
+                counted(*rows, "row", "rows"),
+                bytes(*size),
+                duration(*took)
+            ),
+            Notice::Fault(stop) => format!("trying again[{}]: {stop}\nhint: {}", stop.code(), stop.hint()),
+            Notice::Recovered { after } => format!("recovered after {}", duration(*after)),
+            Notice::Warning(text) => format!("warning: {text}"),
+        }
+    }
+
+    /// The notice for programs.
+    pub fn object(&self) -> Value {
+        match self {
+            Notice::Phase { phase, tables, consistent_from } => json!({
+                "event": "phase", "phase": phase_word(*phase), "tables": tables,
+                "consistent_from": consistent_from.map(|lsn| lsn.to_string()),
+            }),
+            Notice::Copied { tables, rows, bytes, took } => json!({
+                "event": "copied", "tables": tables, "rows": rows, "bytes": bytes, "seconds": took.as_secs_f64(),
+            }),
+            Notice::Fault(stop) => json!({
+                "event": "fault", "code": stop.code(), "text": stop.to_string(), "hint": stop.hint(),
+            }),
+            Notice::Recovered { after } => json!({"event": "recovered", "seconds": after.as_secs_f64()}),
+            Notice::Warning(text) => json!({"event": "warning", "text": text}),
+        }
+    }
+}
+
+/// Two looks at the counters, a while apart: what is said regularly.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    /// The counters.
+    pub progress: Progress,
+    /// Transactions a second since the look before.
+    pub transactions_per_second: f64,
+    /// Changes a second.
+    pub changes_per_second: f64,
+    /// Copied bytes a second.
+    pub bytes_per_second: f64,
+    /// How long before `now` the last applied transaction committed, where there is more to apply.
+    pub lag: Option<Duration>,
+}
+
+impl Pace {
+    /// The pace between two looks. `now` is this machine's clock, in microseconds since 1970.
+    pub fn between(before: &Progress, after: &Progress, interval: Duration, now: i64) -> Pace {
+        let seconds = interval.as_secs_f64().max(0.001);
+        let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
+        let behind = after.waiting > 0;
+        let lag = after.commit_time.filter(|_| behind).map(|time| now.saturating_sub(time.unix_micros()).max(0));
+        Pace {
+            transactions_per_second: rate(before.applied, after.applied),
+            changes_per_second: rate(before.changes, after.changes),
+            bytes_per_second: rate(before.bytes_copied, after.bytes_copied),
+            lag: lag.map(|micros| Duration::from_micros(micros.unsigned_abs())),
+            progress: after.clone(),
+        }
+    }
+
+    /// The pace for people, on a line.
+    pub fn text(&self) -> String {
+        let p = &self.progress;
+        if p.phase == Phase::Copying {
+            return format!(
+                "copying: {} of {} tables, {} copied, {}/s{}",
+                p.tables_copied,
+                p.tables,
+                bytes(p.bytes_copied),
+                bytes(self.bytes_per_second as u64),
+                p.table.as_ref().map(|table| format!(", now {table}")).unwrap_or_default(),
+            );
+        }
+        let position = p.checkpoint.map(|c| format!(", at {}", c.commit)).unwrap_or_default();
+        let lag = match self.lag {
+            Some(lag) => format!(", {} behind", duration(lag)),
+            None => ", up to date".to_owned(),
+        };
+        let again = match p.redelivered {
+            0 => String::new(),
+            n => format!(", {} redelivered and skipped", count(n)),
+        };
+        format!(
+            "{}: {} applied ({}/s, {} changes/s){again}{position}{lag}",
+            phase_word(p.phase).replace('_', " "),
+            counted(p.applied, "transaction", "transactions"),
+            count(self.transactions_per_second.round() as u64),
+            count(self.changes_per_second.round() as u64),
+        )
+    }
+
+    /// The pace for programs.
+    pub fn object(&self) -> Value {
+        let p = &self.progress;
+        json!({
+            "event": "progress", "phase": phase_word(p.phase), "tables": p.tables, "tables_copied": p.tables_copied,
+            "table": p.table, "rows_copied": p.rows_copied, "bytes_copied": p.bytes_copied,
+            "bytes_per_second": self.bytes_per_second.round(), "applied": p.applied, "redelivered": p.redelivered,
+            "changes": p.changes, "waiting": p.waiting,
+            "transactions_per_second": self.transactions_per_second.round(),
+            "changes_per_second": self.changes_per_second.round(),
+            "lag_seconds": self.lag.map_or(0.0, |lag| lag.as_secs_f64()),
+            "checkpoint": p.checkpoint.map(|c| json!({
+                "timeline": c.timeline, "commit_lsn": c.commit.to_string(), "end_lsn": c.end.to_string(),
+            })),
+            "reported_lsn": p.reported.map(|lsn| lsn.to_string()),
+            "acknowledged_lsn": p.acknowledged.map(|lsn| lsn.to_string()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgonce::stop::{Reason, Side};
+
+    use super::*;
+
+    fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    fn at(phase: Phase) -> Progress {
+        let mut progress = Progress::default();
+        progress.phase = phase;
+        progress
+    }
+
+    fn lost(what: &str) -> Stop {
+        Reason::Connection { side: Side::Source, what: what.to_owned() }.into()
+    }
+
+    fn texts(notices: &[Notice]) -> Vec<String> {
+        notices.iter().map(Notice::text).collect()
+    }
+
+    #[test]
+    fn each_phase_is_said_once_and_the_copy_is_summed_up() {
+        let mut watcher = Watcher::default();
+        let mut copying = at(Phase::Copying);
+        copying.tables = 2;
+        assert_eq!(texts(&watcher.look(&at(Phase::Connecting), seconds(0))), ["connecting"]);
+        assert_eq!(texts(&watcher.look(&copying, seconds(1))), ["copying 2 tables"]);
+        assert!(watcher.look(&copying, seconds(2)).is_empty());
+        let mut streaming = at(Phase::Streaming);
+        (streaming.tables, streaming.rows_copied, streaming.bytes_copied) = (2, 1000, 2048);
+        let said = watcher.look(&streaming, seconds(21));
+        assert_eq!(texts(&said), ["copied 2 tables: 1,000 rows, 2.0 kB in 20 s", "streaming"]);
+    }
+
+    #[test]
+    fn a_fault_is_said_once_per_change_and_not_once_per_attempt() {
+        let mut watcher = Watcher::default();
+        watcher.look(&at(Phase::Streaming), seconds(0));
+        let mut waiting = at(Phase::Waiting);
+        waiting.fault = Some((lost("connection lost"), 1));
+        assert_eq!(watcher.look(&waiting, seconds(5)), [Notice::Fault(lost("connection lost"))]);
+        waiting.phase = Phase::Connecting;
+        waiting.fault = Some((lost("connection lost"), 2));
+        assert!(watcher.look(&waiting, seconds(6)).is_empty());
+        waiting.fault = Some((lost("connection refused"), 3));
+        assert_eq!(watcher.look(&waiting, seconds(7)), [Notice::Fault(lost("connection refused"))]);
+        // The phase is the one that was said before: nothing to add.
+        assert_eq!(texts(&watcher.look(&at(Phase::Streaming), seconds(17))), ["recovered after 12 s"]);
+    }
+
+    #[test]
+    fn a_warning_is_said_once() {
+        let mut watcher = Watcher::default();
+        let mut progress = at(Phase::Connecting);
+        progress.warnings.push("one".to_owned());
+        assert_eq!(texts(&watcher.look(&progress, seconds(0))), ["warning: one", "connecting"]);
+        progress.warnings.push("two".to_owned());
+        assert_eq!(texts(&watcher.look(&progress, seconds(1))), ["warning: two"]);
+    }
+
+    #[test]
+    fn the_pace_is_that_of_the_interval() {
+        let before = at(Phase::Streaming);
+        let mut after = at(Phase::Streaming);
+        (after.applied, after.changes) = (2000, 30_000);
+        let pace = Pace::between(&before, &after, seconds(10), 0);
+        assert_eq!(pace.text(), "streaming: 2,000 transactions applied (200/s, 3,000 changes/s), up to date");
+        assert_eq!(pace.object()["changes_per_second"], 3000.0);
+    }
+}

@@ -1,0 +1,298 @@
+//! The ledger: what the target remembers of a flow, in its schema `pgonce`.
+//!
+//! What cannot be read, or contradicts itself, is never taken for a fresh flow: it is [`Reason::CheckpointUnreadable`].
+
+use std::fmt;
+
+use pgonce::position::{Boundary, Checkpoint, CommitLsn, EndLsn, Lsn, Timeline};
+use pgonce::sink::{Binding, IdlePoint, StartMode, Stored, StoredFlow};
+use pgonce::source::SourceIdentity;
+use pgonce::sql_error::stop_from_sql;
+use pgonce::stop::{Reason, Side, Stop};
+use tokio_postgres::types::{FromSql, PgLsn};
+use tokio_postgres::{Client, Row};
+
+/// The SQL that creates the ledger, for an admin where the flow's role may not. It can be run again.
+pub const LEDGER_SQL: &str = include_str!("ledger.sql");
+
+/// The version of the ledger's tables that this build reads and writes.
+pub const LEDGER_VERSION: i32 = 1;
+
+const TABLES: [&str; 4] = ["applied", "flow", "meta", "snapshot"];
+
+/// What [`open`] finds: what is stored, and the epoch under which this session writes.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) stored: Stored,
+    pub(crate) epoch: i64,
+}
+
+pub(crate) fn lsn(lsn: Lsn) -> PgLsn {
+    PgLsn::from(lsn.0)
+}
+
+pub(crate) fn from_pg(lsn: PgLsn) -> Lsn {
+    Lsn(u64::from(lsn))
+}
+
+pub(crate) fn sql_stop(error: tokio_postgres::Error) -> Stop {
+    stop_from_sql(Side::Target, &error)
+}
+
+/// The reason for an error while the ledger's own tables are read or written: a missing table or column, or one of another
+/// type, means that they are not what was stored.
+pub(crate) fn ledger_stop(flow: &str, error: tokio_postgres::Error) -> Stop {
+    let Some(db) = error.as_db_error() else { return sql_stop(error) };
+    match db.code().code() {
+        code @ ("42P01" | "42703" | "42804" | "42883" | "22P02") => unreadable(
+            flow,
+            format_args!("the tables in schema pgonce of the target are not those that pgonce made (SQLSTATE {code})"),
+        ),
+        _ => sql_stop(error),
+    }
+}
+
+pub(crate) fn unreadable(flow: &str, what: impl fmt::Display) -> Stop {
+    Reason::CheckpointUnreadable { flow: flow.to_owned(), what: what.to_string() }.into()
+}
+
+/// Makes sure that the ledger is there, whole, and of our version. Creates it where there is nothing at all.
+pub(crate) async fn ensure(client: &Client, flow: &str) -> Result<(), Stop> {
+    let mut missing = missing(client).await.map_err(sql_stop)?;
+    if missing.len() == TABLES.len() {
+        create(client).await?;
+        missing = self::missing(client).await.map_err(sql_stop)?;
+    }
+    if !missing.is_empty() {
+        return Err(unreadable(
+            flow,
+            format_args!("table pgonce.{} is missing on the target", missing.join(", pgonce.")),
+        ));
+    }
+    let rows = client.query("SELECT version FROM pgonce.meta", &[]).await.map_err(|e| ledger_stop(flow, e))?;
+    let version = match rows.as_slice() {
+        [row] => row.try_get::<_, i32>(0).map_err(|_| unreadable(flow, "pgonce.meta has no version"))?,
+        rows => return Err(unreadable(flow, format_args!("pgonce.meta has {} rows instead of one", rows.len()))),
+    };
+    if version > LEDGER_VERSION {
+        return Err(Reason::TargetNotReady {
+            what: format!(
+                "schema pgonce of the target has version {version}, and this pgonce knows up to {LEDGER_VERSION}"
+            ),
+            hint: "Run the newer pgonce that made it.".to_owned(),
+        }
+        .into());
+    }
+    if version != LEDGER_VERSION {
+        return Err(unreadable(flow, format_args!("pgonce.meta says version {version}")));
+    }
+    Ok(())
+}
+
+/// Whether the target has a ledger, or parts of one.
+pub(crate) async fn any(client: &Client) -> Result<bool, tokio_postgres::Error> {
+    Ok(missing(client).await?.len() < TABLES.len())
+}
+
+async fn missing(client: &Client) -> Result<Vec<&'static str>, tokio_postgres::Error> {
+    let sql = "SELECT c.relname::pg_catalog.text FROM pg_catalog.pg_class AS c \
+               JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = 'pgonce' AND c.relkind = 'r'";
+    let rows = client.query(sql, &[]).await?;
+    let found = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<String>, _>>()?;
+    Ok(TABLES.into_iter().filter(|table| !found.iter().any(|f| f == table)).collect())
+}
+
+async fn create(client: &Client) -> Result<(), Stop> {
+    // Two first starts at once would collide in the catalog, IF NOT EXISTS or not. The lock's number is "pgonce" in ASCII.
+    let sql = format!(
+        "BEGIN; SET LOCAL synchronous_commit = on; SELECT pg_catalog.pg_advisory_xact_lock(123589553447781); {LEDGER_SQL} COMMIT;"
+    );
+    let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
+    let _ = client.batch_execute("ROLLBACK").await;
+    match error.as_db_error() {
+        Some(db) if db.code().code() == "42501" => Err(Reason::TargetNotReady {
+            what: "the target's role may not create the schema pgonce".to_owned(),
+            hint: "Let an admin run what `pgonce init --sql` prints, with its GRANTs.".to_owned(),
+        }
+        .into()),
+        _ => Err(sql_stop(error)),
+    }
+}
+
+/// Takes the flow over, and reads what is stored of it.
+///
+/// The epoch is raised, and the state read, by one statement in a transaction that commits synchronously whatever the session's
+/// setting is. Its commit record lies behind those of all commits that it saw, and flushing it flushes them: the checkpoint that
+/// is returned is durable, even if an earlier session wrote it with `synchronous_commit = off` and nobody knew yet.
+pub(crate) async fn open(
+    client: &Client,
+    flow: &str,
+    holder: &str,
+    started: f64,
+    source: &SourceIdentity,
+) -> Result<Opened, Stop> {
+    // An old writer that hangs in its commit holds the row: better to say so and try again than to hang behind it.
+    let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
+                 SET LOCAL synchronous_commit = on; SET LOCAL lock_timeout = '5s'";
+    client.batch_execute(begin).await.map_err(sql_stop)?;
+    let taken = take_over(client, flow, holder, started, source).await;
+    match taken {
+        Ok(opened) => {
+            client.batch_execute("COMMIT").await.map_err(sql_stop)?;
+            Ok(opened)
+        }
+        Err(stop) => {
+            // A flow that is not ours to open stays with whoever holds it.
+            let _ = client.batch_execute("ROLLBACK").await;
+            Err(stop)
+        }
+    }
+}
+
+const INSERT_FLOW: &str = "
+    INSERT INTO pgonce.flow (name, system_identifier, database, slot)
+    SELECT $1, $2, $3, $4 WHERE NOT EXISTS (SELECT FROM pgonce.applied WHERE flow = $1)
+                            AND NOT EXISTS (SELECT FROM pgonce.snapshot WHERE flow = $1)
+    ON CONFLICT (name) DO NOTHING";
+
+const TAKE_OVER: &str = "
+    UPDATE pgonce.flow SET
+        epoch = epoch + 1,
+        holder = pg_catalog.format('%s, started %s', $2::pg_catalog.text, pg_catalog.to_char(
+            pg_catalog.to_timestamp($3) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS UTC')),
+        system_identifier = CASE phase WHEN 'new' THEN $4 ELSE system_identifier END,
+        database = CASE phase WHEN 'new' THEN $5 ELSE database END,
+        slot = CASE phase WHEN 'new' THEN $6 ELSE slot END,
+        updated_at = pg_catalog.now()
+    WHERE name = $1
+    RETURNING epoch, system_identifier, database, slot, phase, start_mode, published, boundary, timeline,
+              commit_lsn, end_lsn, checkpoint_timeline, idle_lsn, idle_timeline";
+
+async fn take_over(
+    client: &Client,
+    flow: &str,
+    holder: &str,
+    started: f64,
+    source: &SourceIdentity,
+) -> Result<Opened, Stop> {
+    let failed = |e| ledger_stop(flow, e);
+    let (system, database, slot) = (&source.system_identifier, &source.database, &source.slot);
+    client.execute(INSERT_FLOW, &[&flow, system, database, slot]).await.map_err(failed)?;
+    let row = client.query_opt(TAKE_OVER, &[&flow, &holder, &started, system, database, slot]).await.map_err(failed)?;
+    let row =
+        row.ok_or_else(|| unreadable(flow, "its row in pgonce.flow is gone, though it has applied transactions"))?;
+    let copied = "SELECT table_oid, boundary FROM pgonce.snapshot WHERE flow = $1";
+    let copied = client.query(copied, &[&flow]).await.map_err(failed)?;
+    let stored = Fields { flow, row: &row }.stored(source, &copied)?;
+    Ok(Opened { stored, epoch: Fields { flow, row: &row }.get("epoch")? })
+}
+
+/// A row of `pgonce.flow`, read with suspicion.
+struct Fields<'a> {
+    flow: &'a str,
+    row: &'a Row,
+}
+
+impl Fields<'_> {
+    fn stored(&self, source: &SourceIdentity, copied: &[Row]) -> Result<Stored, Stop> {
+        let phase: String = self.get("phase")?;
+        let streaming = match phase.as_str() {
+            "new" => {
+                let begun = self.get::<Option<PgLsn>>("commit_lsn")?.is_some() || !copied.is_empty();
+                return if begun {
+                    Err(self.unreadable("phase is new, yet there is data"))
+                } else {
+                    Ok(Stored::Nothing)
+                };
+            }
+            "copying" => false,
+            "streaming" => true,
+            _ => return Err(self.unreadable("phase is none of new, copying, streaming")),
+        };
+        // Before any position is believed.
+        self.is_bound_to(source)?;
+        let start = match self.get::<String>("start_mode")?.as_str() {
+            "snapshot" => StartMode::Snapshot,
+            "go-forward" => StartMode::GoForward,
+            _ => return Err(self.unreadable("start_mode is neither snapshot nor go-forward")),
+        };
+        let boundary = Boundary(self.lsn("boundary")?);
+        let binding =
+            Binding { boundary, timeline: self.timeline("timeline")?, start, published: self.get("published")? };
+        let idle = IdlePoint { boundary: Boundary(self.lsn("idle_lsn")?), timeline: self.timeline("idle_timeline")? };
+        let checkpoint = self.checkpoint()?;
+        if idle.boundary < boundary {
+            return Err(self.unreadable("idle_lsn lies before boundary"));
+        }
+        if checkpoint.is_some_and(|c| !boundary.precedes(c.commit)) {
+            return Err(self.unreadable("commit_lsn lies before boundary"));
+        }
+        let mut tables = Vec::with_capacity(copied.len());
+        for row in copied {
+            let table: u32 = row.try_get(0).map_err(|_| self.unreadable("pgonce.snapshot: table_oid"))?;
+            let boundary: PgLsn = row.try_get(1).map_err(|_| self.unreadable("pgonce.snapshot: boundary"))?;
+            tables.push((table, Boundary(from_pg(boundary))));
+        }
+        Ok(Stored::Flow(StoredFlow { binding, streaming, copied: tables, checkpoint, idle }))
+    }
+
+    fn is_bound_to(&self, source: &SourceIdentity) -> Result<(), Stop> {
+        let bound = [
+            ("system identifier", self.get::<String>("system_identifier")?, &source.system_identifier),
+            ("database", self.get("database")?, &source.database),
+            ("slot", self.get("slot")?, &source.slot),
+        ];
+        let differs = bound.iter().filter(|(_, stored, found)| stored != *found);
+        let what: Vec<String> =
+            differs.map(|(name, stored, found)| format!("{name} is {found}, bound to {stored}")).collect();
+        if what.is_empty() { Ok(()) } else { Err(Reason::SourceChanged { what: what.join("; ") }.into()) }
+    }
+
+    fn checkpoint(&self) -> Result<Option<Checkpoint>, Stop> {
+        let commit: Option<PgLsn> = self.get("commit_lsn")?;
+        let end: Option<PgLsn> = self.get("end_lsn")?;
+        let timeline: Option<i64> = self.get("checkpoint_timeline")?;
+        match (commit, end, timeline) {
+            (None, None, None) => Ok(None),
+            (Some(commit), Some(end), Some(_)) if commit < end => Ok(Some(Checkpoint {
+                timeline: self.timeline("checkpoint_timeline")?,
+                commit: CommitLsn(from_pg(commit)),
+                end: EndLsn(from_pg(end)),
+            })),
+            _ => Err(self.unreadable("commit_lsn, end_lsn and checkpoint_timeline do not fit together")),
+        }
+    }
+
+    fn lsn(&self, column: &str) -> Result<Lsn, Stop> {
+        match from_pg(self.get(column)?) {
+            Lsn::ZERO => Err(self.unreadable(column)),
+            lsn => Ok(lsn),
+        }
+    }
+
+    fn timeline(&self, column: &str) -> Result<Timeline, Stop> {
+        let timeline = Timeline::try_from(self.get::<i64>(column)?).ok().filter(|timeline| *timeline > 0);
+        timeline.ok_or_else(|| self.unreadable(column))
+    }
+
+    fn get<'s, T: FromSql<'s>>(&'s self, column: &str) -> Result<T, Stop> {
+        self.row.try_get(column).map_err(|_| self.unreadable(column))
+    }
+
+    fn unreadable(&self, what: &str) -> Stop {
+        unreadable(self.flow, format_args!("pgonce.flow: {what}"))
+    }
+}
+
+/// Who holds the flow now, for a session that found itself fenced off.
+pub(crate) async fn fenced(client: &Client, flow: &str) -> Stop {
+    match client.query_opt("SELECT holder FROM pgonce.flow WHERE name = $1", &[&flow]).await {
+        Ok(Some(row)) => {
+            let holder: Option<String> = row.try_get(0).unwrap_or_default();
+            let holder = holder.unwrap_or_else(|| "another process".to_owned());
+            Reason::Fenced { flow: flow.to_owned(), holder }.into()
+        }
+        Ok(None) => unreadable(flow, "its row in pgonce.flow is gone"),
+        Err(error) => ledger_stop(flow, error),
+    }
+}

@@ -1,0 +1,130 @@
+//! The initial copy of one table: its rows as they come, and the word that it was copied, in one commit.
+
+use std::pin::pin;
+
+use bytes::Bytes;
+use futures_util::SinkExt;
+use pgonce::position::Boundary;
+use pgonce::published::PublishedTable;
+use pgonce::snapshot::TableRows;
+use pgonce::sql_error::{condition, fault_of, passes};
+use pgonce::stop::{Reason, Stop};
+use tokio_postgres::CopyInSink;
+
+use crate::ledger::{self, ledger_stop, lsn, sql_stop};
+use crate::schema::{TargetTable, missing_table, read_table};
+use crate::session::Session;
+
+/// Copies a table, inside a transaction of its own. After an error the session is not to be used again.
+pub(crate) async fn load(
+    session: &Session,
+    table: &PublishedTable,
+    boundary: Boundary,
+    mut rows: TableRows,
+) -> Result<u64, Stop> {
+    let client = &session.connection.client;
+    // Synchronous: the stream may be acknowledged up to the boundary from here on.
+    let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on";
+    client.batch_execute(begin).await.map_err(sql_stop)?;
+    let target = read_table(client, &table.schema, &table.name).await.map_err(sql_stop)?;
+    let target = target.ok_or_else(|| missing_table(&table.schema, &table.name))?;
+    let statement = copy_in_statement(table, &target)?;
+    let only = if target.partitioned { "" } else { "ONLY " };
+    let occupied = client.query_one(&format!("SELECT EXISTS (SELECT FROM {only}{})", target.quoted), &[]).await;
+    if occupied.and_then(|row| row.try_get(0)).map_err(sql_stop)? {
+        return Err(Reason::TargetNotEmpty { table: table.to_string() }.into());
+    }
+    let copied = {
+        let sink: CopyInSink<Bytes> = client.copy_in(&statement).await.map_err(|e| copy_stop(table, e))?;
+        let mut sink = pin!(sink);
+        while let Some(piece) = rows.next().await? {
+            sink.feed(piece).await.map_err(|e| copy_stop(table, e))?;
+        }
+        sink.finish().await.map_err(|e| copy_stop(table, e))?
+    };
+    let sql = "
+        INSERT INTO pgonce.snapshot (flow, table_oid, schema_name, table_name, boundary, rows) VALUES ($1, $2, $3, $4, $5, $6)
+        ON CONFLICT (flow, table_oid) DO UPDATE SET schema_name = excluded.schema_name, table_name = excluded.table_name,
+            boundary = excluded.boundary, rows = excluded.rows, copied_at = excluded.copied_at";
+    let failed = |e| ledger_stop(&session.flow, e);
+    let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
+        [&&*session.flow, &table.oid, &table.schema, &table.name, &lsn(boundary.0), &copied.cast_signed()];
+    client.execute(sql, &parameters).await.map_err(failed)?;
+    let fence =
+        "UPDATE pgonce.flow SET updated_at = pg_catalog.now() WHERE name = $1 AND epoch = $2 AND phase = 'copying'";
+    if client.execute(fence, &[&&*session.flow, &session.epoch]).await.map_err(failed)? == 0 {
+        client.batch_execute("ROLLBACK").await.map_err(sql_stop)?;
+        return Err(ledger::fenced(client, &session.flow).await);
+    }
+    // Deferred constraints speak up here.
+    client.batch_execute("COMMIT").await.map_err(|e| copy_stop(table, e))?;
+    Ok(copied)
+}
+
+fn copy_in_statement(table: &PublishedTable, target: &TargetTable) -> Result<String, Stop> {
+    let mut columns = Vec::with_capacity(table.columns.len());
+    for name in &table.columns {
+        let problem = match target.position(name).and_then(|position| target.columns.get(position)) {
+            Some(column) if column.generated => Some((
+                format!("column {name:?} is generated on the target, and an ordinary one on the source"),
+                format!(
+                    "On the target: ALTER TABLE {} ALTER COLUMN {} DROP EXPRESSION; or leave the column out of the publication.",
+                    target.quoted, column.quoted
+                ),
+            )),
+            Some(column) => {
+                columns.push(column.quoted.as_str());
+                None
+            }
+            None => Some((
+                format!("the target has no column {name:?}"),
+                format!(
+                    "On the target: ALTER TABLE {} ADD COLUMN {} <the source's type: see \\d on the source>;",
+                    target.quoted,
+                    pgonce::ident::quote_ident(name)
+                ),
+            )),
+        };
+        if let Some((what, hint)) = problem {
+            return Err(Reason::SchemaMismatch { table: table.to_string(), what, hint }.into());
+        }
+    }
+    // An empty list of columns is no list at all; the table then has none on either side that is published.
+    let list = if columns.is_empty() { String::new() } else { format!(" ({})", columns.join(", ")) };
+    Ok(format!("COPY {}{list} FROM STDIN", target.quoted))
+}
+
+/// The reason for an error of the target while rows went in. The server's message and context quote values, so neither is told,
+/// except for the number of the line.
+fn copy_stop(table: &PublishedTable, error: tokio_postgres::Error) -> Stop {
+    let Some(db) = error.as_db_error() else { return sql_stop(error) };
+    let code = db.code().code();
+    if passes(code) || !matches!(code.get(..2), Some("22" | "23" | "42" | "44" | "54")) || code == "42501" {
+        return sql_stop(error);
+    }
+    let line = db.where_().and_then(line_number).map_or(String::new(), |line| format!(" at row {line} of the copy"));
+    Reason::SchemaMismatch {
+        table: table.to_string(),
+        what: format!("its rows do not go in{line}: {} ({})", fault_of(db), condition(code)),
+        hint: "Compare the table's definition on both sides. The target's server log has the full message.".to_owned(),
+    }
+    .into()
+}
+
+/// `COPY t, line 17, column n: "..."` is 17.
+fn line_number(context: &str) -> Option<u64> {
+    let behind = context.strip_prefix("COPY ")?.split_once(", line ")?.1;
+    behind.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_context_only_the_line_is_told() {
+        assert_eq!(line_number(r#"COPY t, line 17, column n: "70000""#), Some(17));
+        assert_eq!(line_number(r#"COPY t, line 3: "1	secret""#), Some(3));
+        assert_eq!(line_number("PL/pgSQL function f() line 3 at RAISE"), None);
+    }
+}

@@ -1,0 +1,223 @@
+//! The stored state of flows, for commands that only look, and its removal.
+
+use std::time::SystemTime;
+
+use pgonce::position::{Boundary, CommitLsn, EndLsn, Timeline};
+use pgonce::sink::StartMode;
+use pgonce::stop::Stop;
+use tokio_postgres::types::{FromSql, PgLsn};
+use tokio_postgres::{Client, Row};
+
+use crate::ledger::{self, from_pg, ledger_stop, sql_stop, unreadable};
+
+/// How far a flow has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlowPhase {
+    /// Not bound yet.
+    New,
+    /// The initial copy is under way.
+    Copying,
+    /// It streams.
+    Streaming,
+}
+
+/// What the target has stored of a flow.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct FlowStatus {
+    /// The flow's name.
+    pub flow: String,
+    /// System identifier of the source that it is bound to.
+    pub system_identifier: String,
+    /// The source's database.
+    pub database: String,
+    /// The slot.
+    pub slot: String,
+    /// What it began with; `None` until it is bound.
+    pub start: Option<StartMode>,
+    /// What was published when it was bound.
+    pub published: Option<String>,
+    /// Where its stream began.
+    pub boundary: Option<Boundary>,
+    /// The source's timeline at that time.
+    pub timeline: Option<Timeline>,
+    /// The last applied transaction.
+    pub commit: Option<CommitLsn>,
+    /// The end of its commit record.
+    pub end: Option<EndLsn>,
+    /// The source's timeline when it was received.
+    pub checkpoint_timeline: Option<Timeline>,
+    /// When it committed on the source, by the source's clock.
+    pub commit_time: Option<SystemTime>,
+    /// The last idle position.
+    pub idle: Option<Boundary>,
+    /// The source's timeline at that time.
+    pub idle_timeline: Option<Timeline>,
+    /// When it was stored, by the target's clock.
+    pub idle_at: Option<SystemTime>,
+    /// How far it has come.
+    pub phase: FlowPhase,
+    /// The fence: how often the flow was taken over.
+    pub epoch: i64,
+    /// Who took it over last: host, PID and start of a process.
+    pub holder: Option<String>,
+    /// Why it stopped, if it did and has not written since.
+    pub stop: Option<StoredStop>,
+    /// The tables that were copied.
+    pub copied: Vec<CopiedTable>,
+    /// When it was first opened.
+    pub created_at: SystemTime,
+    /// When it last wrote.
+    pub updated_at: SystemTime,
+}
+
+/// The reason for a stop, as it was stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoredStop {
+    /// [`Stop::code`].
+    pub code: String,
+    /// The reason in words.
+    pub text: String,
+    /// [`Stop::hint`].
+    pub hint: String,
+    /// When, by the target's clock.
+    pub at: SystemTime,
+}
+
+/// A table that was copied.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CopiedTable {
+    /// OID on the source.
+    pub oid: u32,
+    /// Schema.
+    pub schema: String,
+    /// Name.
+    pub name: String,
+    /// Where it was read.
+    pub boundary: Boundary,
+    /// How many rows there were.
+    pub rows: u64,
+}
+
+/// What `client`'s database has stored of a flow. `None`: nothing, or there is no ledger at all.
+pub async fn read_status(client: &Client, flow: &str) -> Result<Option<FlowStatus>, Stop> {
+    if !has_flows(client).await? {
+        return Ok(None);
+    }
+    ledger::ensure(client, flow).await?;
+    let failed = |e| ledger_stop(flow, e);
+    let Some(row) = client.query_opt("SELECT * FROM pgonce.flow WHERE name = $1", &[&flow]).await.map_err(failed)?
+    else {
+        return Ok(None);
+    };
+    let sql = "SELECT table_oid, schema_name, table_name, boundary, rows FROM pgonce.snapshot WHERE flow = $1 \
+               ORDER BY schema_name, table_name";
+    let mut copied = Vec::new();
+    for row in client.query(sql, &[&flow]).await.map_err(failed)? {
+        let field = |error| failed(error);
+        copied.push(CopiedTable {
+            oid: row.try_get(0).map_err(field)?,
+            schema: row.try_get(1).map_err(field)?,
+            name: row.try_get(2).map_err(field)?,
+            boundary: Boundary(from_pg(row.try_get(3).map_err(field)?)),
+            rows: row.try_get::<_, i64>(4).map_err(field)?.unsigned_abs(),
+        });
+    }
+    status(flow, &row, copied).map(Some)
+}
+
+/// The names of all flows that write to `client`'s database, sorted.
+pub async fn list_flows(client: &Client) -> Result<Vec<String>, Stop> {
+    if !has_flows(client).await? {
+        return Ok(Vec::new());
+    }
+    let rows = client.query("SELECT name FROM pgonce.flow ORDER BY name", &[]).await.map_err(sql_stop)?;
+    rows.iter().map(|row| row.try_get(0).map_err(sql_stop)).collect()
+}
+
+/// Removes all that is stored of a flow, and fences off whoever runs it: its next commit fails. Whether there was anything.
+///
+/// The tables that it wrote to are left as they are.
+pub async fn remove_flow(client: &mut Client, flow: &str) -> Result<bool, Stop> {
+    if !has_flows(client).await? {
+        return Ok(false);
+    }
+    let failed = |e| ledger_stop(flow, e);
+    let transaction = client.transaction().await.map_err(sql_stop)?;
+    let begin = "SET LOCAL synchronous_commit = on; SET LOCAL lock_timeout = '5s'";
+    transaction.batch_execute(begin).await.map_err(sql_stop)?;
+    let mut removed = 0;
+    // The flow's row first: it is what a writer holds while it commits.
+    for sql in [
+        "DELETE FROM pgonce.flow WHERE name = $1",
+        "DELETE FROM pgonce.applied WHERE flow = $1",
+        "DELETE FROM pgonce.snapshot WHERE flow = $1",
+    ] {
+        removed += transaction.execute(sql, &[&flow]).await.map_err(failed)?;
+    }
+    transaction.commit().await.map_err(sql_stop)?;
+    Ok(removed > 0)
+}
+
+async fn has_flows(client: &Client) -> Result<bool, Stop> {
+    ledger::any(client).await.map_err(sql_stop)
+}
+
+fn status(flow: &str, row: &Row, copied: Vec<CopiedTable>) -> Result<FlowStatus, Stop> {
+    let phase = match get::<String>(flow, row, "phase")?.as_str() {
+        "new" => FlowPhase::New,
+        "copying" => FlowPhase::Copying,
+        "streaming" => FlowPhase::Streaming,
+        _ => return Err(unreadable(flow, "pgonce.flow: phase")),
+    };
+    let start = match get::<Option<String>>(flow, row, "start_mode")?.as_deref() {
+        None => None,
+        Some("snapshot") => Some(StartMode::Snapshot),
+        Some("go-forward") => Some(StartMode::GoForward),
+        Some(_) => return Err(unreadable(flow, "pgonce.flow: start_mode")),
+    };
+    let position = |column| get::<Option<PgLsn>>(flow, row, column).map(|lsn| lsn.map(from_pg));
+    let timeline = |column| match get::<Option<i64>>(flow, row, column)? {
+        None => Ok(None),
+        Some(id) => {
+            Timeline::try_from(id).map(Some).map_err(|_| unreadable(flow, format_args!("pgonce.flow: {column}")))
+        }
+    };
+    let stop = match get::<Option<String>>(flow, row, "stop_code")? {
+        None => None,
+        Some(code) => Some(StoredStop {
+            code,
+            text: get(flow, row, "stop_text")?,
+            hint: get(flow, row, "stop_hint")?,
+            at: get(flow, row, "stop_at")?,
+        }),
+    };
+    Ok(FlowStatus {
+        flow: flow.to_owned(),
+        system_identifier: get(flow, row, "system_identifier")?,
+        database: get(flow, row, "database")?,
+        slot: get(flow, row, "slot")?,
+        start,
+        published: get(flow, row, "published")?,
+        boundary: position("boundary")?.map(Boundary),
+        timeline: timeline("timeline")?,
+        commit: position("commit_lsn")?.map(CommitLsn),
+        end: position("end_lsn")?.map(EndLsn),
+        checkpoint_timeline: timeline("checkpoint_timeline")?,
+        commit_time: get(flow, row, "commit_time")?,
+        idle: position("idle_lsn")?.map(Boundary),
+        idle_timeline: timeline("idle_timeline")?,
+        idle_at: get(flow, row, "idle_at")?,
+        phase,
+        epoch: get(flow, row, "epoch")?,
+        holder: get(flow, row, "holder")?,
+        stop,
+        copied,
+        created_at: get(flow, row, "created_at")?,
+        updated_at: get(flow, row, "updated_at")?,
+    })
+}
+
+fn get<'r, T: FromSql<'r>>(flow: &str, row: &'r Row, column: &str) -> Result<T, Stop> {
+    row.try_get(column).map_err(|_| unreadable(flow, format_args!("pgonce.flow: {column}")))
+}

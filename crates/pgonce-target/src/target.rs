@@ -1,0 +1,286 @@
+//! The PostgreSQL target: a sink whose data, dedup records and checkpoint are one commit.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use pgonce::connect::{ConnectionSettings, connect_sql};
+use pgonce::guarantee::Guarantee;
+use pgonce::position::{Boundary, EndLsn};
+use pgonce::published::PublishedTable;
+use pgonce::sink::{Binding, IdlePoint, Sink, StartMode, Stored, Written};
+use pgonce::snapshot::TableRows;
+use pgonce::source::SourceIdentity;
+use pgonce::stop::Stop;
+use pgonce::transaction::Transaction;
+use tokio_postgres::types::ToSql;
+
+use crate::ledger::{self, lsn, unreadable};
+use crate::load;
+use crate::plan::Scope;
+use crate::session::Session;
+
+/// Where and how a [`PostgresTarget`] writes.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TargetSettings {
+    /// The flow's name, under which its state is stored on the target.
+    pub flow: String,
+    /// How to connect.
+    pub connection: ConnectionSettings,
+    /// Whether a commit waits until it is flushed. The default is [`SynchronousCommit::Off`].
+    pub durability: SynchronousCommit,
+    /// How long the rows of `pgonce.applied` are kept behind the checkpoint. The default is 7 days.
+    pub applied_retention: Duration,
+}
+
+impl TargetSettings {
+    /// The usual settings for a flow.
+    pub fn new(flow: impl Into<String>, connection: ConnectionSettings) -> TargetSettings {
+        TargetSettings {
+            flow: flow.into(),
+            connection,
+            durability: SynchronousCommit::default(),
+            applied_retention: Duration::from_secs(7 * 24 * 60 * 60),
+        }
+    }
+}
+
+/// `synchronous_commit` of the session that applies. Either way nothing is called durable before it is flushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SynchronousCommit {
+    /// A commit does not wait; it is called durable when the target's flushed log has passed it. Faster.
+    #[default]
+    Off,
+    /// A commit waits until it is flushed and, where the target has synchronous standbys, until they have it.
+    On,
+}
+
+impl SynchronousCommit {
+    pub(crate) fn setting(self) -> &'static str {
+        match self {
+            SynchronousCommit::Off => "off",
+            SynchronousCommit::On => "on",
+        }
+    }
+
+    pub(crate) fn waits(self) -> bool {
+        self == SynchronousCommit::On
+    }
+}
+
+/// What the session found out about the target, for warnings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct TargetReport {
+    /// Whether the target's ordinary triggers and foreign keys keep still for what the flow writes
+    /// (`session_replication_role = replica`). If not, the role may not set it: triggers fire again for changes that the source's
+    /// triggers have made already, and foreign keys are checked row by row.
+    pub triggers_suppressed: bool,
+}
+
+/// A [`Sink`] that writes to a PostgreSQL database, with effect-once: the changes of a transaction, its row in `pgonce.applied`
+/// and the checkpoint in `pgonce.flow` are one commit on the target.
+///
+/// Logical messages have no place in a table: they are left out, though counted.
+///
+/// Dropping the future of a call (a grace period that is over) drops the connection with it, and the target rolls back what had
+/// been begun: it notices within half a second (`client_connection_check_interval`, from version 14 on) even in the middle of a
+/// long statement. The next call must be [`open`](Sink::open).
+pub struct PostgresTarget {
+    settings: TargetSettings,
+    holder: String,
+    started: f64,
+    session: Option<Session>,
+    /// Of the last session that took the flow over.
+    epoch: Option<i64>,
+    report: Option<TargetReport>,
+}
+
+impl PostgresTarget {
+    /// A target that is not connected yet.
+    pub fn new(settings: TargetSettings) -> PostgresTarget {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        PostgresTarget {
+            settings,
+            holder: format!("{host}, PID {}", std::process::id()),
+            started: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
+            session: None,
+            epoch: None,
+            report: None,
+        }
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &TargetSettings {
+        &self.settings
+    }
+
+    /// What the last session found out about the target; `None` before the first.
+    pub fn report(&self) -> Option<TargetReport> {
+        self.report
+    }
+
+    /// Ends the session: what had been begun is rolled back. The next call must be [`open`](Sink::open).
+    pub fn abandon(&mut self) {
+        self.session = None;
+    }
+
+    /// Takes the session out for the length of a call: whoever fails, or is dropped half-way, does not put it back.
+    fn take(&mut self) -> Result<Session, Stop> {
+        self.session.take().ok_or_else(|| Stop::internal("the target was used without an open session"))
+    }
+}
+
+impl fmt::Debug for PostgresTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresTarget")
+            .field("settings", &self.settings)
+            .field("epoch", &self.epoch)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sink for PostgresTarget {
+    fn guarantee(&self) -> Guarantee {
+        Guarantee::EffectOnce
+    }
+
+    async fn open(&mut self, source: &SourceIdentity) -> Result<Stored, Stop> {
+        self.session = None;
+        let mut session = Session::connect(&self.settings).await?;
+        let client = &session.connection.client;
+        ledger::ensure(client, &self.settings.flow).await?;
+        let opened = ledger::open(client, &self.settings.flow, &self.holder, self.started, source).await?;
+        session.prepare().await?;
+        session.epoch = opened.epoch;
+        session.timeline = source.timeline;
+        if let Stored::Flow(flow) = &opened.stored {
+            session.opened_at(flow.checkpoint);
+            session.scope = scope(flow.binding.start, flow.copied.iter().copied());
+        }
+        self.epoch = Some(opened.epoch);
+        self.report = Some(TargetReport { triggers_suppressed: session.triggers_suppressed });
+        self.session = Some(session);
+        Ok(opened.stored)
+    }
+
+    async fn write(&mut self, group: &[Transaction]) -> Result<Written, Stop> {
+        let mut session = self.take()?;
+        if !group.is_sorted_by(|a, b| a.commit() < b.commit()) {
+            return Err(Stop::internal("a group is not in commit order"));
+        }
+        let checkpoint = session.checkpoint.map(|c| c.commit);
+        let (seen, new) = group.split_at(group.partition_point(|t| Some(t.commit()) <= checkpoint));
+        if !seen.is_empty() {
+            session.compare(seen).await?;
+        }
+        let changes = if new.is_empty() { 0 } else { session.apply(new).await? };
+        session.prune(self.settings.applied_retention).await?;
+        let durable = session.proved();
+        self.session = Some(session);
+        Ok(Written { applied: new.len() as u64, redelivered: seen.len() as u64, changes, durable })
+    }
+
+    async fn durable(&mut self) -> Result<Option<EndLsn>, Stop> {
+        let mut session = self.take()?;
+        let durable = session.durable().await?;
+        self.session = Some(session);
+        Ok(durable)
+    }
+
+    async fn persist_idle(&mut self, idle: IdlePoint) -> Result<bool, Stop> {
+        // Flushed before it returns, whatever the session's setting: what follows is an acknowledgement. Never moves backwards.
+        let sql = "
+            UPDATE pgonce.flow SET
+                idle_timeline = CASE WHEN idle_lsn <= $3 THEN $4 ELSE idle_timeline END,
+                idle_lsn = greatest(idle_lsn, $3), idle_at = pg_catalog.now(),
+                stop_code = NULL, stop_text = NULL, stop_hint = NULL, stop_at = NULL, updated_at = pg_catalog.now()
+            WHERE name = $1 AND epoch = $2 AND pg_catalog.set_config('synchronous_commit', 'on', true) = 'on'";
+        let mut session = self.take()?;
+        let (boundary, timeline) = (lsn(idle.boundary.0), i64::from(idle.timeline));
+        session.under_fence(sql, &[&&*session.flow, &session.epoch, &boundary, &timeline]).await?;
+        session.flushed_all();
+        self.session = Some(session);
+        Ok(true)
+    }
+
+    async fn bind(&mut self, binding: &Binding) -> Result<(), Stop> {
+        let sql = "
+            UPDATE pgonce.flow SET
+                boundary = $3, timeline = $4, start_mode = $5, published = $6, phase = $7,
+                idle_lsn = $3, idle_timeline = $4, updated_at = pg_catalog.now()
+            WHERE name = $1 AND epoch = $2 AND phase = 'new'
+              AND pg_catalog.set_config('synchronous_commit', 'on', true) = 'on'";
+        let mut session = self.take()?;
+        let (start, phase) = match binding.start {
+            StartMode::Snapshot => ("snapshot", "copying"),
+            StartMode::GoForward => ("go-forward", "streaming"),
+        };
+        let (boundary, timeline) = (lsn(binding.boundary.0), i64::from(binding.timeline));
+        let parameters: [&(dyn ToSql + Sync); 7] =
+            [&&*session.flow, &session.epoch, &boundary, &timeline, &start, &binding.published, &phase];
+        let done = session.connection.client.execute(sql, &parameters).await;
+        match done.map_err(|e| ledger::ledger_stop(&session.flow, e))? {
+            1 => {}
+            _ => return Err(not_ours_or_not(&session, "it is bound already").await),
+        }
+        session.scope = scope(binding.start, []);
+        self.session = Some(session);
+        Ok(())
+    }
+
+    async fn load(&mut self, table: &PublishedTable, boundary: Boundary, rows: TableRows) -> Result<u64, Stop> {
+        let mut session = self.take()?;
+        let copied = load::load(&session, table, boundary, rows).await?;
+        session.scope.add(table.oid, boundary);
+        self.session = Some(session);
+        Ok(copied)
+    }
+
+    async fn copied(&mut self) -> Result<(), Stop> {
+        let sql = "
+            UPDATE pgonce.flow SET phase = 'streaming', updated_at = pg_catalog.now()
+            WHERE name = $1 AND epoch = $2 AND phase <> 'new'
+              AND pg_catalog.set_config('synchronous_commit', 'on', true) = 'on'";
+        let session = self.take()?;
+        session.under_fence(sql, &[&&*session.flow, &session.epoch]).await?;
+        self.session = Some(session);
+        Ok(())
+    }
+
+    async fn record_stop(&mut self, stop: &Stop) {
+        let Some(epoch) = self.epoch else { return };
+        self.session = None;
+        let sql = "
+            UPDATE pgonce.flow SET stop_code = $3, stop_text = $4, stop_hint = $5, stop_at = pg_catalog.now()
+            WHERE name = $1 AND epoch = $2";
+        let record = async {
+            let connection = connect_sql(&self.settings.connection, "status").await.ok()?;
+            let (code, text, hint) = (stop.code(), stop.to_string(), stop.hint());
+            connection.client.execute(sql, &[&self.settings.flow, &epoch, &code, &text, &hint]).await.ok()
+        };
+        if tokio::time::timeout(RECORD_STOP_WITHIN, record).await.ok().flatten().is_none() {
+            tracing::warn!(code = stop.code(), "the reason for the stop could not be stored on the target");
+        }
+    }
+}
+
+/// Leaving word must not keep a process from ending.
+const RECORD_STOP_WITHIN: Duration = Duration::from_secs(3);
+
+fn scope(start: StartMode, copied: impl IntoIterator<Item = (u32, Boundary)>) -> Scope {
+    match start {
+        StartMode::Snapshot => Scope::copied(copied),
+        StartMode::GoForward => Scope::everything(),
+    }
+}
+
+/// An update of the flow's row that did not hit: the epoch is another one, or else what `otherwise` says.
+async fn not_ours_or_not(session: &Session, otherwise: &str) -> Stop {
+    let sql = "SELECT FROM pgonce.flow WHERE name = $1 AND epoch = $2";
+    match session.connection.client.query_opt(sql, &[&&*session.flow, &session.epoch]).await {
+        Ok(Some(_)) => unreadable(&session.flow, otherwise),
+        Ok(None) => ledger::fenced(&session.connection.client, &session.flow).await,
+        Err(error) => ledger::ledger_stop(&session.flow, error),
+    }
+}
