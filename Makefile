@@ -1,9 +1,15 @@
 # PGONCE_TEST_PG selects the PostgreSQL majors that tests run on: make test PGONCE_TEST_PG=15
 PGONCE_TEST_PG ?= 15,18
 RUST_TEST_THREADS ?= 4
+# What `make bench` measures: make bench PGONCE_BENCH_PG=15,18 WORKLOAD=w3 RUNS=3
+PGONCE_BENCH_PG ?= 15
+WORKLOAD ?=
+RUNS ?= 5
+SCALE_DIV ?= 1
+BENCH_FLAGS ?=
 export PGONCE_TEST_PG RUST_TEST_THREADS
 
-.PHONY: demo test lint setup clean
+.PHONY: bench demo test lint setup clean
 
 # Two throwaway clusters, a load, kills, and the proof that nothing was lost or applied twice.
 demo:
@@ -14,6 +20,14 @@ demo:
 # Everything that a change has to pass.
 test: setup lint
 	cargo test --workspace --no-fail-fast
+
+# pgonce beside native replication on the same two clusters; docs/benchmarks.md explains it. Goes on where it ended;
+# BENCH_FLAGS=--fresh starts anew.
+bench: PGONCE_TEST_PG = $(PGONCE_BENCH_PG)
+bench: setup
+	cargo build --release -p pgonce-cli -p pgonce-bench
+	target/release/pgonce-bench --postgres $(PGONCE_BENCH_PG) --runs $(RUNS) --scale-div $(SCALE_DIV) \
+		$(if $(WORKLOAD),--workload $(WORKLOAD)) $(BENCH_FLAGS)
 
 lint:
 	cargo fmt --all --check

@@ -6,11 +6,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pgonce::pipeline::{Phase, Progress};
-use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::output::{Output, Tone};
-use crate::render::utc;
 use crate::watch::{Notice, Pace, Watcher};
 
 /// Where nobody looks at a living line, a plain one this often, as long as there is something to say.
@@ -51,12 +49,13 @@ impl Display {
         loop {
             let seen = progress.borrow_and_update().clone();
             self.show(&seen, every);
-            // An idle flow wakes nobody but for the line that says so.
-            let changed = tokio::time::timeout(every, progress.changed()).await;
+            let due = every.saturating_sub(self.shown.1.elapsed());
+            let changed = tokio::time::timeout(due, progress.changed()).await;
             if matches!(changed, Ok(Err(_))) {
                 // The pipeline is gone: nothing more will change.
                 std::future::pending::<()>().await;
             }
+            // A busy pipeline changes far more often than anybody can read.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -85,7 +84,7 @@ impl Display {
             }
             Some(line) => line.set_message("waiting to try again"),
             None if !moved => {}
-            None if self.output.is_json() => self.object(pace.object()),
+            None if self.output.is_json() => self.output.event(pace.object()),
             None => self.output.line(&pace.text()),
         }
     }
@@ -93,7 +92,7 @@ impl Display {
     fn notices(&mut self, progress: &Progress) {
         for notice in self.watcher.look(progress, self.started.elapsed()) {
             if self.output.is_json() {
-                self.object(notice.object());
+                self.output.event(notice.object());
                 continue;
             }
             let text = match &notice {
@@ -109,11 +108,6 @@ impl Display {
                 None => self.output.line(&text),
             }
         }
-    }
-
-    fn object(&self, mut object: Value) {
-        object["at"] = utc(SystemTime::now()).into();
-        self.output.object(&object);
     }
 }
 

@@ -93,6 +93,7 @@ pub fn bytes(size: u64) -> String {
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
+        0 if time.is_zero() => "0 s".to_owned(),
         0..=9 => format!("{:.1} s", time.as_secs_f64()),
         10..=119 => format!("{seconds} s"),
         120..=7199 => format!("{} min {} s", seconds / 60, seconds % 60),
@@ -165,7 +166,7 @@ mod tests {
         );
         assert_eq!(bytes(u64::MAX), "16384.0 PB");
         let texts = [0, 59, 61, 3599, 7200, 200_000].map(|s| duration(Duration::from_secs(s)));
-        assert_eq!(texts, ["0.0 s", "59 s", "61 s", "59 min 59 s", "2 h 0 min", "2 d 7 h"]);
+        assert_eq!(texts, ["0 s", "59 s", "61 s", "59 min 59 s", "2 h 0 min", "2 d 7 h"]);
     }
 
     #[test]

@@ -86,8 +86,8 @@ fn stop_reasons_are_all_documented() {
          Why a flow stopped, or why it is trying again. Codes do not change between versions. A fault that *heals* is \
          waited out: the flow tries again with growing pauses, for ever, and `pgonce status` and the output of `pgonce \
          run` say so. Any other ends `pgonce run` with the exit status given here, and is kept in the ledger for \
-         `pgonce status`. (A command that does not wait, such as `status`, ends with the exit status of a fault that heals, \
-         too.)\n\n\
+         `pgonce status`. (A command that does not wait, such as `status`, ends with the exit status of a fault that \
+         heals, too.)\n\n\
          No message holds a row value: positions, names, counts and SQLSTATEs only.\n\n\
          | code | heals by itself | exit status | meaning | hint |\n|---|---|---|---|---|\n",
     );

@@ -102,7 +102,7 @@ fn introduce(config: &FlowConfig, guarantee: &str, output: Output) {
     let (source, target) = (config.source.connection.to_string(), config.target.connection.to_string());
     let publications = config.source.publish.names().join(", ");
     if output.is_json() {
-        output.object(&json!({
+        output.event(json!({
             "event": "started", "version": super::version::VERSION, "pid": std::process::id(),
             "flow": config.flow.as_str(), "source": source, "source_id": config.source.id, "target": target,
             "slot": config.source.slot, "publications": config.source.publish.names(), "jobs": config.jobs,
@@ -149,7 +149,7 @@ fn conclude(finished: Finished, progress: &Progress, output: Output) {
         Finished::Stopped => ("stopped", None, "stopped as told: `pgonce run` goes on where this ended".to_owned()),
     };
     if output.is_json() {
-        output.object(&json!({
+        output.event(json!({
             "event": event, "lsn": lsn, "applied": progress.applied, "redelivered": progress.redelivered,
             "changes": progress.changes, "rows_copied": progress.rows_copied,
             "commit_lsn": progress.checkpoint.map(|c| c.commit.to_string()), "exit_status": 0,
