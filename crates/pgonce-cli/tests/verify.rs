@@ -85,9 +85,16 @@ impl Flow {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
     }
 
-    /// Runs the flow until it is dropped.
-    fn run(&self) -> Running {
-        Running(self.command("run", &[]).stdout(Stdio::null()).spawn().unwrap())
+    /// Runs the flow until it is dropped, and returns when it streams.
+    async fn run(&self) -> Running {
+        let running = Running(self.command("run", &[]).stdout(Stdio::null()).spawn().unwrap());
+        let source = self.source.connect("postgres").await.unwrap();
+        let begun = Instant::now();
+        while source.query("SELECT FROM pg_replication_slots WHERE active", &[]).await.unwrap().is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the flow does not start");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        running
     }
 
     fn verify(&self, more: &[&str]) -> (i32, Value) {
@@ -302,7 +309,7 @@ async fn what_is_not_at_rest_is_not_comparable() {
         assert_eq!(report["not_published"], json!(["public.unpublished"]));
 
         // A flow that runs is waited for.
-        let running = flow.run();
+        let running = flow.run().await;
         flow.at_source("INSERT INTO t VALUES (3, 'c')").await;
         let (status, report) = flow.verify(&["--wait", "30"]);
         assert_eq!((status, &report["positions"]["drained_by"]), (0, &json!("ledger")), "{report:#}");

@@ -85,11 +85,11 @@ async fn examine(config: &FlowConfig, options: &VerifyOptions, report: &mut Repo
     };
     let mut positions = Positions { slot: status.slot.clone(), ..Positions::default() };
     acknowledged(&watch, &mut positions, report).await?;
-    report.positions = Some(positions.clone());
 
     let point = watch.position().await?;
-    positions.point = point.to_string();
-    positions.drained_by = drained(watch.covered(point, None).await?, point, options.wait)?;
+    positions.point = Some(point.to_string());
+    report.positions = Some(positions.clone());
+    positions.drained_by = Some(drained(watch.covered(point, None).await?, point, options.wait)?);
 
     // From here on, what the source commits is found out at the end.
     let here = Point::take(&config.source.connection, Side::Source).await?;
@@ -125,7 +125,7 @@ async fn examine(config: &FlowConfig, options: &VerifyOptions, report: &mut Repo
     report.alarms.extend(problem);
 
     let end = watch.position().await?;
-    positions.source_end = end.to_string();
+    positions.source_end = Some(end.to_string());
     acknowledged(&watch, &mut positions, report).await?;
     report.positions = Some(positions);
     at_rest(watch.covered(end, Some(status.commit)).await?, point, end, options.wait)
@@ -244,8 +244,8 @@ fn moved(covered: Covered, code: &str, position: Lsn, wait: Duration) -> Interru
     let (text, hint) = match covered {
         Covered::Waiting { transactions, first } => (
             format!(
-                "the flow has not drained: published transactions wait in the slot before {position}, {transactions} were seen, \
-                 the first with commit LSN {first}"
+                "the flow has not drained: published transactions wait in the slot before {position} ({transactions} seen, \
+                 the first with commit LSN {first})"
             ),
             "Drain it: `pgonce run --until now`.",
         ),

@@ -152,9 +152,9 @@ impl Report {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Positions {
     /// Where the comparison stands: everything that committed on the source before it was compared.
-    pub point: String,
+    pub point: Option<String>,
     /// The source's write position when everything had been compared.
-    pub source_end: String,
+    pub source_end: Option<String>,
     /// Commit LSN of the checkpoint: the last applied transaction.
     pub checkpoint: Option<String>,
     /// The end of its commit record.
@@ -165,8 +165,9 @@ pub struct Positions {
     pub confirmed_flush: Option<String>,
     /// The slot.
     pub slot: String,
-    /// How it was shown that nothing published lies between what is applied and the point.
-    pub drained_by: &'static str,
+    /// How it was shown that nothing published lies between what is applied and the point: the `ledger` has stored the point, or
+    /// the `slot` holds nothing that is published and not applied.
+    pub drained_by: Option<&'static str>,
 }
 
 /// What the ledger says about itself.

@@ -15,7 +15,10 @@ const NAMES_MAX: usize = 12;
 pub fn write(report: &Report, output: Output) {
     let flow = output.tone(Tone::Strong, &format!("flow {}", report.flow));
     output.line(&format!("{flow}, compared at rest: drained, and written to by nobody meanwhile."));
-    output.line(&output.tone(Tone::Faint, "This verification is not yet live: it does not work while the source is written to."));
+    output.line(
+        &output
+            .tone(Tone::Faint, "This verification is not yet live: it does not work while the source is written to."),
+    );
     output.line("");
     if let Some(positions) = &report.positions {
         watermarks(positions, report.ledger.as_ref()).write(output);
@@ -34,12 +37,12 @@ pub fn write(report: &Report, output: Output) {
 fn watermarks(positions: &Positions, ledger: Option<&LedgerCheck>) -> Listing {
     let unknown = || "none".to_owned();
     let mut list = Listing::default();
-    if !positions.point.is_empty() {
-        list.pair("compared at", format!("{} (the source's write position at the beginning)", positions.point));
+    if let Some(point) = &positions.point {
+        list.pair("compared at", format!("{point} (the source's write position at the beginning)"));
     }
     let proof = match positions.drained_by {
-        "ledger" => "the target has stored this position or a later one",
-        "slot" => "what the slot still holds is applied already, or not published",
+        Some("ledger") => "the target has stored this position or a later one",
+        Some("slot") => "what the slot still holds is applied already, or not published",
         _ => "not shown",
     };
     list.pair("drained", proof);
@@ -53,8 +56,8 @@ fn watermarks(positions: &Positions, ledger: Option<&LedgerCheck>) -> Listing {
     list.pair("idle boundary", positions.idle.clone().unwrap_or_else(unknown));
     let confirmed = positions.confirmed_flush.clone().unwrap_or_else(unknown);
     list.pair("acknowledged", format!("{confirmed} (slot {})", positions.slot));
-    if !positions.source_end.is_empty() {
-        list.pair("source now", &positions.source_end);
+    if let Some(end) = &positions.source_end {
+        list.pair("source now", end);
     }
     if let Some(LedgerCheck { transactions, oldest, breaks, .. }) = ledger {
         let recorded = counted(*transactions, "transaction", "transactions");
