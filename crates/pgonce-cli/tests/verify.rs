@@ -394,6 +394,30 @@ async fn the_flows_own_records_are_checked() {
     assert!(begun.elapsed() < Duration::from_secs(60));
 }
 
+/// A commit that waits for a synchronous standby is in the WAL, and so on the target, before the source shows it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_the_source_does_not_show_yet_is_not_drift() {
+    let major = majors().unwrap()[0];
+    let flow = Flow::new(major, major, "CREATE TABLE t (id int PRIMARY KEY, v text);", "").await;
+    flow.drain();
+    let running = flow.run().await;
+    flow.source.set_conf("synchronous_standby_names", "nobody").await.unwrap();
+    let source = flow.source.connect("postgres").await.unwrap();
+    let waiting = tokio::spawn(async move { source.batch_execute("INSERT INTO t VALUES (1, 'a')").await });
+    let target = flow.target.connect("postgres").await.unwrap();
+    let begun = Instant::now();
+    while target.query("SELECT FROM t", &[]).await.unwrap().is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the row does not arrive");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(!waiting.is_finished());
+    flow.assert_not_comparable("commit_not_visible", &["--wait", "4"]);
+    flow.source.set_conf("synchronous_standby_names", "").await.unwrap();
+    waiting.await.unwrap().unwrap();
+    flow.assert_converged();
+    drop(running);
+}
+
 /// The witnesses' own comparison and this one agree about a random history.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_random_history_converges() {

@@ -84,6 +84,7 @@ async fn examine(config: &FlowConfig, options: &VerifyOptions, report: &mut Repo
         wait: options.wait,
     };
     let mut positions = Positions { slot: status.slot.clone(), ..Positions::default() };
+    record(&mut positions, &status);
     acknowledged(&watch, &mut positions, report).await?;
 
     let point = watch.position().await?;
@@ -91,13 +92,8 @@ async fn examine(config: &FlowConfig, options: &VerifyOptions, report: &mut Repo
     report.positions = Some(positions.clone());
     positions.drained_by = Some(drained(watch.covered(point, None).await?, point, options.wait)?);
 
-    // From here on, what the source commits is found out at the end.
-    let here = Point::take(&config.source.connection, Side::Source).await?;
-    let there = Point::take(&config.target.connection, Side::Target).await?;
-    let status = status_of(&there.connection.client, flow).await?;
-    positions.checkpoint = status.commit.map(|commit| commit.to_string());
-    positions.checkpoint_end = status.end.map(|end| end.to_string());
-    positions.idle = status.idle.map(|idle| idle.to_string());
+    let (here, there, status) = points(config, &watch, options.wait).await?;
+    record(&mut positions, &status);
     report.positions = Some(positions.clone());
 
     let sources = tables::read(&here.connection.client, Side::Source).await?;
@@ -129,6 +125,46 @@ async fn examine(config: &FlowConfig, options: &VerifyOptions, report: &mut Repo
     acknowledged(&watch, &mut positions, report).await?;
     report.positions = Some(positions);
     at_rest(watch.covered(end, Some(status.commit)).await?, point, end, options.wait)
+}
+
+fn record(positions: &mut Positions, status: &FlowStatus) {
+    positions.checkpoint = status.commit.map(|commit| commit.to_string());
+    positions.checkpoint_end = status.end.map(|end| end.to_string());
+    positions.idle = status.idle.map(|idle| idle.to_string());
+}
+
+/// A snapshot of each side, and the ledger as the target's snapshot has it. The source's snapshot sees every transaction that the
+/// target's has applied; what the source commits later is found out at the end.
+async fn points(
+    config: &FlowConfig,
+    watch: &Watch<'_>,
+    wait: Duration,
+) -> Result<(Point, Point, FlowStatus), Interrupted> {
+    let begun = Instant::now();
+    loop {
+        let before = watch.status().await?;
+        let here = Point::take(&config.source.connection, Side::Source).await?;
+        let there = Point::take(&config.target.connection, Side::Target).await?;
+        let status = status_of(&there.connection.client, watch.flow).await?;
+        if status.commit != before.commit {
+            // Applied between the two snapshots, and perhaps committed between them too.
+            let text = "the source was written to while it was compared: the target applied something between the two snapshots";
+            return Err(Problem::new("source_written", text, QUIET).into());
+        }
+        let Some(xid) = point::unseen(&here.connection.client, &there.connection.client, watch.flow).await? else {
+            return Ok((here, there, status));
+        };
+        if begun.elapsed() >= wait {
+            let text = format!(
+                "transaction {xid} is applied on the target, and the source does not show it yet: its commit is in the WAL and \
+                 waits, most likely for a synchronous standby"
+            );
+            let hint = "SELECT pid, wait_event FROM pg_stat_activity WHERE wait_event = 'SyncRep'; on the source. Verify again \
+                        when it has gone through.";
+            return Err(Problem::new("commit_not_visible", text, hint).into());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// The tables that the flow is bound to, once the source has proved to be the flow's, and its publications.

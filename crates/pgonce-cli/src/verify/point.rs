@@ -228,6 +228,20 @@ pub async fn status_of(target: &Client, flow: &str) -> Result<FlowStatus, Interr
     }
 }
 
+/// A transaction that the target's snapshot has applied and the source's snapshot does not see: a commit is sent as soon as it is
+/// in the WAL, and shows on the source a moment later, or much later if it waits for a synchronous standby.
+pub async fn unseen(source: &Client, target: &Client, flow: &str) -> Result<Option<i64>, Interrupted> {
+    // The ledger has the 32 bits that the replication stream carries. "At or behind xmax" is meant on that circle.
+    let sql = "SELECT ARRAY(SELECT x::text::int8 & 4294967295 FROM pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) x), \
+         pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::int8 & 4294967295";
+    let row = source.query_one(sql, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    let (open, next): (Vec<i64>, i64) = (row.get(0), row.get(1));
+    let sql = "SELECT a.xid FROM pgonce.applied a WHERE a.flow = $1 \
+         AND (a.xid = ANY ($2) OR (a.xid - $3 + 4294967296) % 4294967296 < 2147483648) LIMIT 1";
+    let row = target.query_opt(sql, &[&flow, &open, &next]).await.map_err(|e| stop_from_sql(Side::Target, &e))?;
+    Ok(row.map(|row| row.get(0)))
+}
+
 fn lsn(text: String) -> Result<Lsn, Stop> {
     text.parse().map_err(|_| Stop::internal("the source's write position is no LSN"))
 }
