@@ -1,5 +1,5 @@
-//! `pgonce verify` on real servers: it finds every planted difference and names it, it says `converged` where there is none, and
-//! where it cannot know it says so.
+//! `pgonce verify` on real servers: it finds every planted difference and names it, it says `converged` where there
+//! is none, and where it cannot know it says so.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -21,7 +21,8 @@ const SCHEMA: &str = "
     CREATE TABLE parts_high PARTITION OF parts FOR VALUES FROM (100) TO (10000);";
 
 const ROWS: &str = "
-    INSERT INTO kinds SELECT i, CASE i % 3 WHEN 0 THEN NULL WHEN 1 THEN '' ELSE 'text ' || i END, (i || '.50')::numeric, i / 7.0::float8,
+    INSERT INTO kinds SELECT i, CASE i % 3 WHEN 0 THEN NULL WHEN 1 THEN '' ELSE 'text ' || i END,
+        (i || '.50')::numeric, i / 7.0::float8,
         '2024-02-29 12:00:00.000001Z'::timestamptz + i * interval '1 s', 'ab', i % 2 = 0, jsonb_build_object('i', i),
         ROW(i, NULL)::pair, ARRAY[i, NULL] FROM generate_series(1, 3000) i;
     UPDATE kinds SET f = '-0' WHERE id = 10;

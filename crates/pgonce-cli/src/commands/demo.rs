@@ -64,5 +64,5 @@ pub fn execute(arguments: &DemoArguments, output: Output) -> Result<u8, Failure>
 /// Some number that is easily typed again.
 fn any_seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::from(since.subsec_nanos() / 1000) ^ (since.as_secs() & 0xF_FFFF)
+    u64::from(since.subsec_micros()) ^ (since.as_secs() & 0xF_FFFF)
 }

@@ -32,8 +32,8 @@ pub struct Summary {
     pub target_crashes: u32,
     /// How many processes ran the flow.
     pub runs: u32,
-    /// Transactions that came again after a kill or crash and were skipped whole, as the flow's own output says. A process that
-    /// was killed before it said so is not counted, so there may have been more.
+    /// Transactions that came again after a kill or crash and were skipped whole, as the flow's own output says. A
+    /// process that was killed before it said so is not counted, so there may have been more.
     pub redelivered: u64,
     /// Transactions of the source that the target lacks, by SQL.
     pub lost: u64,
@@ -134,9 +134,10 @@ impl Summary {
 }
 
 const PROVED: &str = "\
-What this shows: each transaction of the load put one row with a number of its own into a table without a key, where
-nothing stops a second application. Lost and applied-twice are counted from that table, by plain SQL on both sides and not
-by pgonce. Whatever was killed in between, every transaction is on the target, and none is there twice.";
+What this shows: each transaction of the load put one row with a number of its own into a table without a key,
+where nothing stops a second application. What was lost or applied twice is counted from that table, by plain SQL on
+both sides and not by pgonce. Whatever was killed in between, every transaction is on the target, and none is there
+twice.";
 
 const FAILED: &str = "\
 Something is not as it should be. run.log in the demonstration's directory has all that the flow said; please report it

@@ -12,7 +12,8 @@ use super::report::{Interrupted, LedgerCheck, Problem};
 pub async fn check(target: &Client, status: &FlowStatus) -> Result<(LedgerCheck, Option<Problem>), Interrupted> {
     let sql = "SELECT pg_catalog.count(*), pg_catalog.min(a.commit_lsn)::text, pg_catalog.max(a.commit_lsn)::text, \
            pg_catalog.count(*) FILTER (WHERE a.before IS NOT NULL AND a.predecessor IS DISTINCT FROM a.before), \
-           (pg_catalog.min(a.commit_lsn) FILTER (WHERE a.before IS NOT NULL AND a.predecessor IS DISTINCT FROM a.before))::text \
+           (pg_catalog.min(a.commit_lsn) FILTER (WHERE a.before IS NOT NULL AND a.predecessor IS DISTINCT FROM \
+           a.before))::text \
          FROM (SELECT commit_lsn, predecessor, pg_catalog.lag(commit_lsn) OVER (ORDER BY commit_lsn) AS before \
            FROM pgonce.applied WHERE flow = $1) a";
     let row = target.query_one(sql, &[&status.flow]).await.map_err(|e| stop_from_sql(Side::Target, &e))?;
@@ -24,12 +25,13 @@ pub async fn check(target: &Client, status: &FlowStatus) -> Result<(LedgerCheck,
     };
     let newest: Option<Lsn> = check.newest.as_deref().and_then(|text| text.parse().ok());
     let checkpoint = status.commit.map(|commit| commit.0);
-    let hint = "The rows of pgonce.applied were altered, or a part of the target was restored. Find out which before anything \
-                else; `pgonce reset` shows how to start over.";
+    let hint = "The rows of pgonce.applied were altered, or a part of the target was restored. Find out which \
+        before anything else; `pgonce reset` shows how to start over.";
     if check.breaks > 0 {
         let first: Option<String> = row.get(4);
         let text = format!(
-            "the ledger of flow {} has a hole: {} recorded transaction(s) name a predecessor that is not the one before, first {}",
+            "the ledger of flow {} has a hole: {} recorded transaction(s) name a predecessor that is not the one \
+             before, first {}",
             status.flow,
             check.breaks,
             first.unwrap_or_default()

@@ -1,7 +1,8 @@
 //! Compares the source and the target of a flow that has drained, while nobody writes.
 //!
-//! [`point`] shows that both sides are at rest, [`tables`] maps tables and columns, [`compare`] sums them up inside the servers,
-//! [`narrow`] finds the rows that differ, [`ledger`] looks at the flow's own records. Nothing is written anywhere.
+//! [`point`] shows that both sides are at rest, [`tables`] maps tables and columns, [`compare`] sums them up inside
+//! the servers, [`narrow`] finds the rows that differ, [`ledger`] looks at the flow's own records. Nothing is written
+//! anywhere.
 
 mod compare;
 mod ledger;
@@ -133,8 +134,8 @@ fn record(positions: &mut Positions, status: &FlowStatus) {
     positions.idle = status.idle.map(|idle| idle.to_string());
 }
 
-/// A snapshot of each side, and the ledger as the target's snapshot has it. The source's snapshot sees every transaction that the
-/// target's has applied; what the source commits later is found out at the end.
+/// A snapshot of each side, and the ledger as the target's snapshot has it. The source's snapshot sees every
+/// transaction that the target's has applied; what the source commits later is found out at the end.
 async fn points(
     config: &FlowConfig,
     watch: &Watch<'_>,
@@ -148,7 +149,8 @@ async fn points(
         let status = status_of(&there.connection.client, watch.flow).await?;
         if status.commit != before.commit {
             // Applied between the two snapshots, and perhaps committed between them too.
-            let text = "the source was written to while it was compared: the target applied something between the two snapshots";
+            let text = "the source was written to while it was compared: the target applied something between the \
+                two snapshots";
             return Err(Problem::new("source_written", text, QUIET).into());
         }
         let Some(xid) = point::unseen(&here.connection.client, &there.connection.client, watch.flow).await? else {
@@ -156,11 +158,11 @@ async fn points(
         };
         if begun.elapsed() >= wait {
             let text = format!(
-                "transaction {xid} is applied on the target, and the source does not show it yet: its commit is in the WAL and \
-                 waits, most likely for a synchronous standby"
+                "transaction {xid} is applied on the target, and the source does not show it yet: its commit is in \
+                 the WAL and waits, most likely for a synchronous standby"
             );
-            let hint = "SELECT pid, wait_event FROM pg_stat_activity WHERE wait_event = 'SyncRep'; on the source. Verify again \
-                        when it has gone through.";
+            let hint = "SELECT pid, wait_event FROM pg_stat_activity WHERE wait_event = 'SyncRep'; on the source. \
+                Verify again when it has gone through.";
             return Err(Problem::new("commit_not_visible", text, hint).into());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -234,10 +236,12 @@ async fn acknowledged(watch: &Watch<'_>, positions: &mut Positions, report: &mut
         report.alarms.push(Problem::new(
             "data_gap",
             format!(
-                "slot {} was told {confirmed}, and the target has stored {stored} only: what lies between is never sent again",
+                "slot {} was told {confirmed}, and the target has stored {stored} only: what lies between is never \
+                 sent again",
                 watch.slot
             ),
-            "Someone moved the slot or made it anew, or the target went back in time. `pgonce reset` shows how to start over.",
+            "Someone moved the slot or made it anew, or the target went back in time. `pgonce reset` shows how to \
+             start over.",
         ));
     }
     Ok(())
@@ -256,15 +260,15 @@ fn at_rest(covered: Covered, point: Lsn, end: Lsn, wait: Duration) -> Result<(),
         Covered::ByLedger | Covered::BySlot => Ok(()),
         Covered::Moved { checkpoint } => {
             let text = format!(
-                "the source was written to while it was compared: the target has meanwhile applied transaction {checkpoint}, \
-                 and the comparison stands at {point}"
+                "the source was written to while it was compared: the target has meanwhile applied transaction \
+                 {checkpoint}, and the comparison stands at {point}"
             );
             Err(Problem::new("source_written", text, QUIET).into())
         }
         Covered::Waiting { transactions, first } => {
             let text = format!(
-                "the source was written to while it was compared: {transactions} published transaction(s) since {point}, \
-                 the first with commit LSN {first}"
+                "the source was written to while it was compared: {transactions} published transaction(s) since \
+                 {point}, the first with commit LSN {first}"
             );
             Err(Problem::new("source_written", text, QUIET).into())
         }
@@ -280,8 +284,8 @@ fn moved(covered: Covered, code: &str, position: Lsn, wait: Duration) -> Interru
     let (text, hint) = match covered {
         Covered::Waiting { transactions, first } => (
             format!(
-                "the flow has not drained: published transactions wait in the slot before {position} ({transactions} seen, \
-                 the first with commit LSN {first})"
+                "the flow has not drained: published transactions wait in the slot before {position} \
+                 ({transactions} seen, the first with commit LSN {first})"
             ),
             "Drain it: `pgonce run --until now`.",
         ),
@@ -296,7 +300,8 @@ fn moved(covered: Covered, code: &str, position: Lsn, wait: Duration) -> Interru
             format!(
                 "the slot does not exist, and nothing else tells whether something was published before {position}"
             ),
-            "`pgonce status` says more. Without its slot the flow cannot go on: `pgonce reset` shows how to start over.",
+            "`pgonce status` says more. Without its slot the flow cannot go on: `pgonce reset` shows how to start \
+             over.",
         ),
         Covered::Moved { .. } | Covered::ByLedger | Covered::BySlot => ("the flow moved".to_owned(), QUIET),
     };

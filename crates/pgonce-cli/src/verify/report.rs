@@ -165,8 +165,8 @@ pub struct Positions {
     pub confirmed_flush: Option<String>,
     /// The slot.
     pub slot: String,
-    /// How it was shown that nothing published lies between what is applied and the point: the `ledger` has stored the point, or
-    /// the `slot` holds nothing that is published and not applied.
+    /// How it was shown that nothing published lies between what is applied and the point: the `ledger` has stored
+    /// the point, or the `slot` holds nothing that is published and not applied.
     pub drained_by: Option<&'static str>,
 }
 

@@ -44,8 +44,8 @@ pub async fn read(client: &Client, side: Side) -> Result<Tables, Stop> {
            pg_catalog.format_type(a.atttypid, a.atttypmod), a.attgenerated <> '' \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
-         WHERE c.relkind IN ('r', 'p', 'f', 'v', 'm') AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgonce') \
-           AND n.nspname NOT LIKE 'pg\\_%' AND c.relpersistence <> 't' ORDER BY c.oid, a.attnum";
+         WHERE c.relkind IN ('r', 'p', 'f', 'v', 'm') AND n.nspname NOT IN ('pg_catalog', 'information_schema', \
+         'pgonce') AND n.nspname NOT LIKE 'pg\\_%' AND c.relpersistence <> 't' ORDER BY c.oid, a.attnum";
     let mut tables = Tables::new();
     for row in client.query(sql, &[]).await.map_err(|e| stop_from_sql(side, &e))? {
         let kind = row.get::<_, String>(2).chars().next().unwrap_or(' ');
@@ -60,7 +60,8 @@ pub async fn read(client: &Client, side: Side) -> Result<Tables, Stop> {
 
 /// Operations that the publications leave out, by table: `UPDATE and DELETE`. Tables with all operations are not in it.
 pub async fn left_out(client: &Client, publications: &[String]) -> Result<BTreeMap<TableName, String>, Stop> {
-    let sql = "SELECT t.schemaname::text, t.tablename::text, pg_catalog.bool_or(p.pubinsert), pg_catalog.bool_or(p.pubupdate), \
+    let sql = "SELECT t.schemaname::text, t.tablename::text, pg_catalog.bool_or(p.pubinsert), \
+        pg_catalog.bool_or(p.pubupdate), \
            pg_catalog.bool_or(p.pubdelete), pg_catalog.bool_or(p.pubtruncate) \
          FROM pg_catalog.pg_publication_tables t JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname \
          WHERE t.pubname = ANY ($1) GROUP BY 1, 2";
