@@ -225,6 +225,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         let mut flowing = Flowing {
             frontier: Frontier::new(flow.checkpoint.map(|c| c.end), Some(flow.idle.boundary)),
             waiting: VecDeque::new(),
+            waiting_bytes: 0,
             timeline,
             until,
             consistent_from,
@@ -325,8 +326,11 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
     async fn flow(&mut self, state: &mut Flowing, stop: &mut watch::Receiver<bool>) -> Result<Finished, Stop> {
         let mut events = Vec::new();
         loop {
-            // Whatever has arrived joins the next group; nothing is waited for while there is work.
-            if let Some(received) = self.source.receive(&mut events).now_or_never() {
+            // Whatever has arrived joins the next group; nothing is waited for while there is work. With a group's worth
+            // waiting, the rest stays with the source, whose bounded queue then leaves the socket unread.
+            if state.has_room(&self.options.group)
+                && let Some(received) = self.source.receive(&mut events).now_or_never()
+            {
                 self.take_in(state, received, &mut events)?;
             }
             let group = state.next_group(&self.options.group);
@@ -352,7 +356,9 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 continue;
             }
             tokio::select! {
-                received = self.source.receive(&mut events) => self.take_in(state, received, &mut events)?,
+                received = self.source.receive(&mut events), if state.waiting.is_empty() => {
+                    self.take_in(state, received, &mut events)?;
+                }
                 () = tokio::time::sleep_until(state.next_chore()) => {}
                 () = stopped(stop) => {}
             }
@@ -371,6 +377,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 Event::Transaction(transaction) => {
                     let received = state.frontier.received(transaction.commit(), transaction.end());
                     received.map_err(|e| Stop::internal(e.to_string()))?;
+                    state.waiting_bytes += transaction.size();
                     state.waiting.push_back(transaction);
                 }
                 Event::Reported { point, open } => state.frontier.reported(point, open),
@@ -486,6 +493,8 @@ struct Flowing {
     frontier: Frontier,
     /// Received and not handed over.
     waiting: VecDeque<Transaction>,
+    /// Their encoded changes.
+    waiting_bytes: u64,
     timeline: Timeline,
     until: Option<Boundary>,
     consistent_from: Option<Boundary>,
@@ -514,7 +523,14 @@ impl Flowing {
             }
             count += 1;
         }
-        self.waiting.drain(..count).collect()
+        let group: Vec<Transaction> = self.waiting.drain(..count).collect();
+        self.waiting_bytes -= group.iter().map(Transaction::size).sum::<u64>();
+        group
+    }
+
+    /// Whether less than a group is waiting.
+    fn has_room(&self, limits: &GroupLimits) -> bool {
+        self.waiting.len() < limits.transactions && self.waiting_bytes < limits.bytes
     }
 
     /// When something is due though nothing arrives.

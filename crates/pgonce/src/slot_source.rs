@@ -66,6 +66,8 @@ struct Session {
     bound: Option<String>,
     /// The last attestation: everything below was published as bound.
     attested: Option<Boundary>,
+    /// How long the server may take to answer.
+    patience: Duration,
     receiver: Option<Receiver>,
 }
 
@@ -151,12 +153,17 @@ impl Source for SlotSource {
             slot: self.settings.slot.clone(),
             server_version,
         };
+        // Before the sink is opened, and with it an older writer fenced off: whoever reads the slot is left alone.
+        if let Some(pid) = catalog::slot_state(&sql.client, &self.settings.slot).await?.and_then(|s| s.active_pid) {
+            return Err(Reason::SlotInUse { slot: self.settings.slot.clone(), pid }.into());
+        }
         self.session = Some(Session {
             sql,
             replication: Some(replication),
             identity: identity.clone(),
             bound: None,
             attested: None,
+            patience: Duration::from_secs(60),
             receiver: None,
         });
         Ok(identity)
@@ -242,6 +249,7 @@ impl Source for SlotSource {
             Err(stop) => return Err(self.name_the_holder(stop).await),
         };
         let session = self.session()?;
+        session.patience = silence_max(wal_sender_timeout);
         session.bound = Some(stored.binding.published.clone());
         session.receiver = Some(Receiver::start(
             streaming,
@@ -250,6 +258,7 @@ impl Source for SlotSource {
                 spill: settings.spill,
                 queue_bytes: settings.queue_bytes,
                 wal_sender_timeout,
+                silence_max: silence_max(wal_sender_timeout),
             },
         ));
         Ok(())
@@ -273,25 +282,13 @@ impl Source for SlotSource {
         }
     }
 
-    /// Reads the write position first, then whether a change of a publication is under way, then the publications, in
-    /// this order: a change that was in the WAL below the position either still holds its lock at the second step or
-    /// is visible at the third.
     async fn attest(&mut self) -> Result<Boundary, Stop> {
-        let session = self.session()?;
-        let bound = session.bound.clone().ok_or_else(|| Stop::internal("attested before the stream was started"))?;
-        let point = catalog::insert_position(&session.sql.client).await?;
-        let last = session.attested;
-        if last == Some(point) {
-            return Ok(point);
-        }
-        if catalog::publication_change_in_flight(&session.sql.client).await? {
-            // Not a fault: the next attempt will tell.
-            return Ok(last.unwrap_or(Boundary(crate::position::Lsn::ZERO)));
-        }
-        let binding = Binding { boundary: point, timeline: 0, start: StartMode::GoForward, published: bound };
-        self.published(&binding).await?;
-        self.session()?.attested = Some(point);
-        Ok(point)
+        let patience = self.session()?.patience;
+        // A server that does not answer must not keep the pipeline from seeing that the stream has ended.
+        tokio::time::timeout(patience, self.attest_now()).await.unwrap_or_else(|_| {
+            let what = format!("no answer to a question about the publications within {} s", patience.as_secs());
+            Err(Reason::Connection { side: Side::Source, what }.into())
+        })
     }
 
     async fn insert_position(&mut self) -> Result<Boundary, Stop> {
@@ -312,6 +309,27 @@ impl Source for SlotSource {
 }
 
 impl SlotSource {
+    /// Reads the write position first, then whether a change of a publication is under way, then the publications, in
+    /// this order: a change that was in the WAL below the position either still holds its lock at the second step or is
+    /// visible at the third.
+    async fn attest_now(&mut self) -> Result<Boundary, Stop> {
+        let session = self.session()?;
+        let bound = session.bound.clone().ok_or_else(|| Stop::internal("attested before the stream was started"))?;
+        let point = catalog::insert_position(&session.sql.client).await?;
+        let last = session.attested;
+        if last == Some(point) {
+            return Ok(point);
+        }
+        if catalog::publication_change_in_flight(&session.sql.client).await? {
+            // Not a fault: the next attempt will tell.
+            return Ok(last.unwrap_or(Boundary(crate::position::Lsn::ZERO)));
+        }
+        let binding = Binding { boundary: point, timeline: 0, start: StartMode::GoForward, published: bound };
+        self.published(&binding).await?;
+        self.session()?.attested = Some(point);
+        Ok(point)
+    }
+
     /// Fills in who holds the slot, where a start was refused for that.
     async fn name_the_holder(&mut self, stop: Stop) -> Stop {
         let Reason::SlotInUse { slot, .. } = stop.reason() else { return stop };
@@ -320,6 +338,14 @@ impl SlotSource {
             Ok(Some(SlotState { active_pid: Some(pid), .. })) => Reason::SlotInUse { slot, pid }.into(),
             _ => stop,
         }
+    }
+}
+
+/// A server that says nothing for so long, though it is asked now and then, is not there any more.
+fn silence_max(wal_sender_timeout: Duration) -> Duration {
+    match wal_sender_timeout {
+        Duration::ZERO => Duration::from_secs(300),
+        timeout => 2 * timeout.max(Duration::from_secs(5)),
     }
 }
 
