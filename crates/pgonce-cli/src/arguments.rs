@@ -2,10 +2,12 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::commands::demo::DemoArguments;
 use crate::commands::init::InitArguments;
 use crate::commands::reset::ResetArguments;
 use crate::commands::run::RunArguments;
 use crate::commands::status::StatusArguments;
+use crate::commands::verify::VerifyArguments;
 use crate::commands::version::VersionArguments;
 use crate::config::flags::Format;
 
@@ -45,8 +47,12 @@ pub enum Command {
     Run(RunArguments),
     /// Say how a flow stands, and why it stopped
     Status(StatusArguments),
+    /// Compare source and target of a flow that has drained
+    Verify(VerifyArguments),
     /// Show what a flow has left behind, and with --yes remove it
     Reset(ResetArguments),
+    /// Kill a flow again and again on two throwaway clusters, and show that nothing is lost or applied twice
+    Demo(DemoArguments),
     /// Say which pgonce this is
     Version(VersionArguments),
 }
@@ -58,7 +64,9 @@ impl Command {
             Command::Init(arguments) => arguments.options.format.format,
             Command::Run(arguments) => arguments.options.format.format,
             Command::Status(arguments) => arguments.options.format.format,
+            Command::Verify(arguments) => arguments.options.format.format,
             Command::Reset(arguments) => arguments.options.format.format,
+            Command::Demo(arguments) => arguments.format.format,
             Command::Version(arguments) => arguments.format.format,
         }
     }

@@ -3,6 +3,7 @@
 mod arguments;
 mod commands;
 mod config;
+mod demo;
 mod facts;
 mod failure;
 mod ledger;
@@ -10,6 +11,7 @@ mod lock;
 mod output;
 mod progress;
 mod render;
+mod verify;
 mod watch;
 
 use std::process::ExitCode;

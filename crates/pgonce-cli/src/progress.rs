@@ -14,6 +14,9 @@ use crate::watch::{Notice, Pace, Watcher};
 /// Where nobody looks at a living line, a plain one this often, as long as there is something to say.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
+/// An environment variable that sets another interval for plain and JSON lines, in seconds.
+pub const PROGRESS_SECONDS: &str = "PGONCE_PROGRESS_SECONDS";
+
 /// A living line changes this often at most.
 const REFRESH_EVERY: Duration = Duration::from_millis(250);
 
@@ -42,7 +45,7 @@ impl Display {
 
     /// Follows the pipeline until the future is dropped.
     pub async fn follow(&mut self, mut progress: watch::Receiver<Progress>) -> Infallible {
-        let every = if self.living.is_some() { REFRESH_EVERY } else { LINE_EVERY };
+        let every = if self.living.is_some() { REFRESH_EVERY } else { line_every() };
         loop {
             let seen = progress.borrow_and_update().clone();
             self.show(&seen, every);
@@ -106,6 +109,12 @@ impl Display {
             }
         }
     }
+}
+
+/// How often a plain line comes.
+fn line_every() -> Duration {
+    let asked = std::env::var(PROGRESS_SECONDS).ok().and_then(|text| text.parse().ok());
+    asked.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(LINE_EVERY)
 }
 
 fn moved(before: &Progress, after: &Progress) -> bool {

@@ -1,9 +1,11 @@
 //! The commands, one file each.
 
+pub mod demo;
 pub mod init;
 pub mod reset;
 pub mod run;
 pub mod status;
+pub mod verify;
 pub mod version;
 
 use std::future::Future;
@@ -22,7 +24,9 @@ pub fn execute(command: Command, output: Output) -> Result<u8, Failure> {
         Command::Init(arguments) => init::execute(&arguments, output)?,
         Command::Run(arguments) => run::execute(&arguments, output)?,
         Command::Status(arguments) => return status::execute(&arguments, output),
+        Command::Verify(arguments) => return verify::execute(&arguments, output),
         Command::Reset(arguments) => reset::execute(&arguments, output)?,
+        Command::Demo(arguments) => return demo::execute(&arguments, output),
         Command::Version(_) => version::execute(output),
     }
     Ok(0)
