@@ -22,7 +22,9 @@ pub async fn connect(settings: &ConnectionSettings, side: Side) -> Result<SqlCon
         let mut failure = Failure::from(stop);
         if waits {
             // The hint is for a flow, which tries again by itself. A command does not.
-            failure.hint = format!("Check that the {side} runs, and that its URL names the right host and port; then type this again.");
+            failure.hint = format!(
+                "Check that the {side} runs, and that its URL names the right host and port; then type this again."
+            );
         }
         failure
     })
@@ -81,7 +83,8 @@ pub async fn ask(client: &Client, slot: &str, publications: &[String]) -> Result
            (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() \
              ELSE pg_catalog.pg_current_wal_lsn() END)::text, \
            pg_catalog.clock_timestamp(), \
-           (SELECT pg_catalog.row_to_json(s)::text FROM pg_catalog.pg_replication_slots s WHERE s.slot_name::text = $1), \
+           (SELECT pg_catalog.row_to_json(s)::text FROM pg_catalog.pg_replication_slots s \
+             WHERE s.slot_name::text = $1), \
            ARRAY(SELECT p.pubname::text FROM pg_catalog.pg_publication p WHERE p.pubname::text = ANY ($2) ORDER BY 1)";
     let row = client.query_one(sql, &[&slot, &publications]).await.map_err(|e| Failure::sql(Side::Source, &e))?;
     let slot: Option<String> = row.get(3);

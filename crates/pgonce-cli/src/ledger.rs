@@ -58,7 +58,8 @@ pub struct StoredStop {
 }
 
 impl FlowState {
-    /// How far the flow has come: the greater of the checkpoint's end and the idle boundary, and the time that belongs to it.
+    /// How far the flow has come: the greater of the checkpoint's end and the idle boundary, and the time that belongs
+    /// to it.
     pub fn reached(&self) -> Option<(Lsn, Option<SystemTime>)> {
         let end = self.checkpoint.map(|checkpoint| (checkpoint.end.0, self.commit_time));
         let idle = self.idle.map(|idle| (idle.0, self.idle_at));
@@ -77,7 +78,8 @@ impl From<FlowStatus> for FlowState {
             rows: table.rows,
             boundary: table.boundary,
         });
-        let stop = status.stop.map(|stop| StoredStop { code: stop.code, text: stop.text, hint: stop.hint, at: Some(stop.at) });
+        let stop =
+            status.stop.map(|stop| StoredStop { code: stop.code, text: stop.text, hint: stop.hint, at: Some(stop.at) });
         FlowState {
             copying: status.phase == FlowPhase::Copying,
             checkpoint,
@@ -119,14 +121,15 @@ pub async fn rows_of(client: &Client, flow: &str) -> Result<Vec<(String, u64)>, 
     Ok(found)
 }
 
-/// The tables of the ledger that keep something for each flow, with the column that names it. Asked of the catalog, so that a
-/// table of a newer ledger is not left behind.
+/// The tables of the ledger that keep something for each flow, with the column that names it. Asked of the catalog, so
+/// that a table of a newer ledger is not left behind.
 async fn tables(client: &Client) -> Result<Vec<(String, String)>, Failure> {
     let sql = "SELECT c.relname::text, a.attname::text FROM pg_catalog.pg_class c \
            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
            JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
          WHERE n.nspname = 'pgonce' AND c.relkind = 'r' \
-           AND a.attname::text = CASE WHEN c.relname = 'flow' THEN 'name' ELSE 'flow' END ORDER BY c.relname <> 'flow', 1";
+           AND a.attname::text = CASE WHEN c.relname = 'flow' THEN 'name' ELSE 'flow' END \
+         ORDER BY c.relname <> 'flow', 1";
     let rows = client.query(sql, &[]).await.map_err(|e| Failure::sql(Side::Target, &e))?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }

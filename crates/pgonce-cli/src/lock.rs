@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 
-/// A data directory that this process holds. Dropped, it is free again; so it is when the process dies, however it dies.
+/// A data directory that this process holds. Dropped, it is free again; so it is when the process dies, however it
+/// dies.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
@@ -30,7 +31,8 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => return Err(held(path, &mut file)),
             Err(TryLockError::Error(e)) => return Err(Failure::file(&name, &e)),
         }
-        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
+        let written =
+            file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
         written.map_err(|e| Failure::file(&name, &e))?;
         Ok(DataDir { path: path.to_owned(), _lock: file })
     }

@@ -55,15 +55,16 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-/// A panic is a defect: it is reported by its place alone, since its message may hold values, and ends the process at once.
+/// A panic is a defect: it is reported by its place alone, since its message may hold values, and ends the process at
+/// once.
 fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(|l| format!(" at {}:{}", l.file(), l.line())).unwrap_or_default();
         Output::new(Format::Text).failure(&Failure {
             code: "internal",
             text: format!("internal error{place} in pgonce {}", commands::version::VERSION),
-            hint: "This is a defect of pgonce: please report it. Nothing was acknowledged that was not applied; `pgonce run` \
-                   takes the flow up where it stopped."
+            hint: "This is a defect of pgonce: please report it. Nothing was acknowledged that was not applied; \
+                   `pgonce run` takes the flow up where it stopped."
                 .to_owned(),
             exit_status: INTERNAL,
         });
@@ -75,7 +76,8 @@ fn report_panics() {
 fn start_log(format: Format) {
     use tracing_subscriber::EnvFilter;
     // The pipeline logs each attempt; `run` itself tells of a fault once, when it changes.
-    let filter = EnvFilter::try_from_env("PGONCE_LOG").unwrap_or_else(|_| EnvFilter::new("warn,pgonce::pipeline=error"));
+    let filter =
+        EnvFilter::try_from_env("PGONCE_LOG").unwrap_or_else(|_| EnvFilter::new("warn,pgonce::pipeline=error"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let log = log.with_ansi(Output::new(format).colours_stderr());
     match format {

@@ -1,11 +1,13 @@
 //! The one way out: lines on standard output and standard error, coloured only for a terminal.
 
 use std::io::{IsTerminal, Write};
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
 use crate::config::flags::Format;
 use crate::failure::Failure;
+use crate::render::utc;
 
 /// Where a command writes to, and how.
 #[derive(Clone, Copy, Debug)]
@@ -52,8 +54,10 @@ impl Output {
     /// Output in `format`. `NO_COLOR` is respected.
     pub fn new(format: Format) -> Output {
         let wanted = format == Format::Text && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let colours =
-            Colours { stdout: wanted && std::io::stdout().is_terminal(), stderr: wanted && std::io::stderr().is_terminal() };
+        let colours = Colours {
+            stdout: wanted && std::io::stdout().is_terminal(),
+            stderr: wanted && std::io::stderr().is_terminal(),
+        };
         Output { format, colours }
     }
 
@@ -83,6 +87,12 @@ impl Output {
         self.line(&value.to_string());
     }
 
+    /// Something that happens now, on a line of standard output, with its time.
+    pub fn event(self, mut value: Value) {
+        value["at"] = utc(SystemTime::now()).into();
+        self.object(&value);
+    }
+
     /// A note to the person at the terminal, on standard error; programs do not get it.
     pub fn note(self, text: &str) {
         if !self.is_json() {
@@ -94,7 +104,7 @@ impl Output {
     pub fn failure(self, failure: &Failure) {
         let Failure { code, text, hint, exit_status } = failure;
         if self.is_json() {
-            self.object(&json!({
+            self.event(json!({
                 "event": "error", "code": code, "text": text, "hint": hint, "exit_status": exit_status,
             }));
             return;

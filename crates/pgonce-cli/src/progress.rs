@@ -1,15 +1,14 @@
 //! Shows a run: a living line on a terminal, plain lines elsewhere, JSON lines for programs.
 
+use std::convert::Infallible;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pgonce::pipeline::{Phase, Progress};
-use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::output::{Output, Tone};
-use crate::render::utc;
 use crate::watch::{Notice, Pace, Watcher};
 
 /// Where nobody looks at a living line, a plain one this often, as long as there is something to say.
@@ -41,17 +40,19 @@ impl Display {
         Display { output, watcher: Watcher::default(), started: now, living, shown: (Progress::default(), now) }
     }
 
-    /// Follows the pipeline for as long as it lasts. Dropping the future is fine.
-    pub async fn follow(&mut self, mut progress: watch::Receiver<Progress>) {
+    /// Follows the pipeline until the future is dropped.
+    pub async fn follow(&mut self, mut progress: watch::Receiver<Progress>) -> Infallible {
         let every = if self.living.is_some() { REFRESH_EVERY } else { LINE_EVERY };
         loop {
             let seen = progress.borrow_and_update().clone();
             self.show(&seen, every);
-            // An idle flow wakes nobody but for the line that says so.
-            let changed = tokio::time::timeout(every, progress.changed()).await;
+            let due = every.saturating_sub(self.shown.1.elapsed());
+            let changed = tokio::time::timeout(due, progress.changed()).await;
             if matches!(changed, Ok(Err(_))) {
-                return;
+                // The pipeline is gone: nothing more will change.
+                std::future::pending::<()>().await;
             }
+            // A busy pipeline changes far more often than anybody can read.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -80,7 +81,7 @@ impl Display {
             }
             Some(line) => line.set_message("waiting to try again"),
             None if !moved => {}
-            None if self.output.is_json() => self.object(pace.object()),
+            None if self.output.is_json() => self.output.event(pace.object()),
             None => self.output.line(&pace.text()),
         }
     }
@@ -88,7 +89,7 @@ impl Display {
     fn notices(&mut self, progress: &Progress) {
         for notice in self.watcher.look(progress, self.started.elapsed()) {
             if self.output.is_json() {
-                self.object(notice.object());
+                self.output.event(notice.object());
                 continue;
             }
             let text = match &notice {
@@ -104,11 +105,6 @@ impl Display {
                 None => self.output.line(&text),
             }
         }
-    }
-
-    fn object(&self, mut object: Value) {
-        object["at"] = utc(SystemTime::now()).into();
-        self.output.object(&object);
     }
 }
 

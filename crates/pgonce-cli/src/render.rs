@@ -93,6 +93,7 @@ pub fn bytes(size: u64) -> String {
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
+        0 if time.is_zero() => "0 s".to_owned(),
         0..=9 => format!("{:.1} s", time.as_secs_f64()),
         10..=119 => format!("{seconds} s"),
         120..=7199 => format!("{} min {} s", seconds / 60, seconds % 60),
@@ -107,7 +108,8 @@ pub fn utc(time: SystemTime) -> String {
         Ok(since) => ((since.as_secs() / 86_400) as i64, since.as_secs() % 86_400, since.subsec_millis()),
         Err(_) => (0, 0, 0),
     };
-    // Days to a date of the Gregorian calendar, whose year is thought to begin in March: Howard Hinnant's `civil_from_days`.
+    // Days to a date of the Gregorian calendar, whose year is thought to begin in March: Howard Hinnant's
+    // `civil_from_days`.
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
     let day_of_era = shifted.rem_euclid(146_097);
@@ -158,12 +160,13 @@ mod tests {
     #[test]
     fn numbers_and_sizes_read_well() {
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([1, 1023, 1024, 1536, 5 << 20, 3 << 40].map(bytes), [
-            "1 byte", "1,023 bytes", "1.0 kB", "1.5 kB", "5.0 MB", "3.0 TB"
-        ]);
+        assert_eq!(
+            [1, 1023, 1024, 1536, 5 << 20, 3 << 40].map(bytes),
+            ["1 byte", "1,023 bytes", "1.0 kB", "1.5 kB", "5.0 MB", "3.0 TB"]
+        );
         assert_eq!(bytes(u64::MAX), "16384.0 PB");
         let texts = [0, 59, 61, 3599, 7200, 200_000].map(|s| duration(Duration::from_secs(s)));
-        assert_eq!(texts, ["0.0 s", "59 s", "61 s", "59 min 59 s", "2 h 0 min", "2 d 7 h"]);
+        assert_eq!(texts, ["0 s", "59 s", "61 s", "59 min 59 s", "2 h 0 min", "2 d 7 h"]);
     }
 
     #[test]

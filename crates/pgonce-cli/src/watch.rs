@@ -1,4 +1,5 @@
-//! What of a pipeline's progress is worth saying: snapshots of it become notices, each said once. No clock and no output here.
+//! What of a pipeline's progress is worth saying: snapshots of it become notices, each said once. No clock and no
+//! output here.
 
 use std::time::Duration;
 
@@ -62,8 +63,10 @@ impl Watcher {
         self.look_at_fault(progress, elapsed, &mut notices);
         // While a fault is waited out, attempts to connect are not news.
         if self.fault.is_none() && self.phase != Some(progress.phase) && progress.phase != Phase::Waiting {
+            // Looks may miss the phases in between: a copy is over when the last table is, whatever came next.
             if let Some(since) = self.copying_since
-                && matches!(progress.phase, Phase::CatchingUp | Phase::Streaming)
+                && progress.phase != Phase::Copying
+                && progress.tables_copied == progress.tables
             {
                 self.copying_since = None;
                 let Progress { tables, rows_copied: rows, bytes_copied: bytes, .. } = *progress;
@@ -265,7 +268,8 @@ mod tests {
         assert_eq!(texts(&watcher.look(&copying, seconds(1))), ["copying 2 tables"]);
         assert!(watcher.look(&copying, seconds(2)).is_empty());
         let mut streaming = at(Phase::Streaming);
-        (streaming.tables, streaming.rows_copied, streaming.bytes_copied) = (2, 1000, 2048);
+        (streaming.tables, streaming.tables_copied) = (2, 2);
+        (streaming.rows_copied, streaming.bytes_copied) = (1000, 2048);
         let said = watcher.look(&streaming, seconds(21));
         assert_eq!(texts(&said), ["copied 2 tables: 1,000 rows, 2.0 kB in 20 s", "streaming"]);
     }

@@ -1,4 +1,5 @@
-//! The command as a user meets it, where no database is needed: usage, exit statuses, and that no output holds a password.
+//! The command as a user meets it, where no database is needed: usage, exit statuses, and that no output holds a
+//! password.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -46,8 +47,22 @@ fn help_and_version_are_no_errors() {
     assert!(said(here.path(), &["--version"], 0).starts_with("pgonce "));
     let help = said(here.path(), &["run", "--help"], 0);
     for flag in [
-        "--config", "--flow", "--source", "--target", "--source-id", "--tables", "--publication", "--slot", "--stream",
-        "--start", "--copy-schema", "--jobs", "--data-dir", "--synchronous-commit", "--format", "--until",
+        "--config",
+        "--flow",
+        "--source",
+        "--target",
+        "--source-id",
+        "--tables",
+        "--publication",
+        "--slot",
+        "--stream",
+        "--start",
+        "--copy-schema",
+        "--jobs",
+        "--data-dir",
+        "--synchronous-commit",
+        "--format",
+        "--until",
     ] {
         assert!(help.contains(&format!("{flag} ")), "{flag} is missing");
     }
@@ -111,7 +126,12 @@ fn init_writes_a_file_once() {
 fn init_sql_prints_what_an_administrator_types() {
     let here = folder();
     let text = said(here.path(), &[&["init", "--sql"], flow(&["--tables", "public.a,x.*"]).as_slice()].concat(), 0);
-    for part in ["CREATE SCHEMA", "ALTER ROLE \"ann\" WITH REPLICATION", "CREATE PUBLICATION \"pgonce_shop\"", "\"public\".\"a\""] {
+    for part in [
+        "CREATE SCHEMA",
+        "ALTER ROLE \"ann\" WITH REPLICATION",
+        "CREATE PUBLICATION \"pgonce_shop\"",
+        "\"public\".\"a\"",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

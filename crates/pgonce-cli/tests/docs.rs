@@ -1,4 +1,5 @@
-//! The documentation says what the program does. `PGONCE_UPDATE_DOCS=1 cargo test -p pgonce-cli --test docs` writes it anew.
+//! The documentation says what the program does. `PGONCE_UPDATE_DOCS=1 cargo test -p pgonce-cli --test docs` writes it
+//! anew.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,8 +57,8 @@ fn reasons() -> Vec<Reason> {
     ]
 }
 
-/// Name, documentation and code of each variant, as the source has them: the compiler does not tell a test of another crate
-/// that a reason is missing here.
+/// Name, documentation and code of each variant, as the source has them: the compiler does not tell a test of another
+/// crate that a reason is missing here.
 fn variants() -> Vec<(String, String, String)> {
     let source = std::fs::read_to_string(root().join("crates/pgonce/src/stop.rs")).expect("stop.rs");
     let rows = source.lines().filter_map(|line| {
@@ -67,7 +68,7 @@ fn variants() -> Vec<(String, String, String)> {
     let lines: Vec<&str> = source.lines().collect();
     rows.map(|(name, code)| {
         let at = lines.iter().position(|line| *line == format!("    {name} {{")).unwrap_or_else(|| panic!("no {name}"));
-        let doc = lines[..at].iter().rev().map(|line| line.trim()).skip_while(|line| line.starts_with("#["));
+        let doc = lines[..at].iter().rev().map(|line| line.trim()).skip_while(|line| !line.starts_with("///"));
         let mut doc: Vec<&str> = doc.map_while(|line| line.strip_prefix("/// ")).collect();
         doc.reverse();
         (name, doc.join(" "), code)
@@ -82,10 +83,11 @@ fn stop_reasons_are_all_documented() {
     let mut page = String::from(
         "# Stop reasons\n\n\
          <!-- Written by the test `stop_reasons_are_all_documented` from crates/pgonce/src/stop.rs. -->\n\n\
-         Why a flow stopped, or why it is trying again. Codes do not change between versions. A fault that *heals* is waited out: \
-         the flow tries again with growing pauses, for ever, and `pgonce status` and the output of `pgonce run` say so. Any other \
-         ends `pgonce run` with the exit status given here, and is kept in the ledger for `pgonce status`. (A command that does \
-         not wait, such as `status`, ends with the exit status of a fault that heals, too.)\n\n\
+         Why a flow stopped, or why it is trying again. Codes do not change between versions. A fault that *heals* is \
+         waited out: the flow tries again with growing pauses, for ever, and `pgonce status` and the output of `pgonce \
+         run` say so. Any other ends `pgonce run` with the exit status given here, and is kept in the ledger for \
+         `pgonce status`. (A command that does not wait, such as `status`, ends with the exit status of a fault that \
+         heals, too.)\n\n\
          No message holds a row value: positions, names, counts and SQLSTATEs only.\n\n\
          | code | heals by itself | exit status | meaning | hint |\n|---|---|---|---|---|\n",
     );
@@ -102,6 +104,7 @@ fn stop_reasons_are_all_documented() {
         ));
     }
     assert_eq!(reasons.len(), variants.len());
+    assert!(!page.contains("|  |"), "a reason has no meaning or no hint");
     hold("docs/stop-reasons.md", &page);
 }
 
@@ -112,9 +115,10 @@ fn every_flag_is_documented() {
     let help = String::from_utf8(help.stdout).expect("text");
     let page = std::fs::read_to_string(root().join("docs/configuration.md")).expect("docs/configuration.md");
     let commands = std::fs::read_to_string(root().join("docs/commands.md")).expect("docs/commands.md");
-    let flags = help.lines().filter_map(|line| line.trim_start().strip_prefix("--")).map(|line| {
-        line.split([' ', '<', '[', ',']).next().unwrap_or_default()
-    });
+    let flags = help
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("--"))
+        .map(|line| line.split([' ', '<', '[', ',']).next().unwrap_or_default());
     let mut count = 0;
     for flag in flags.filter(|flag| !flag.is_empty()) {
         count += 1;

@@ -1,7 +1,8 @@
 //! Statements that have been sent and not yet answered.
 //!
 //! The client's connection stops reading while an answer is not taken, so nothing else may be awaited on it before
-//! [`InFlight::drain`]: answers are taken in the order of the statements, which is also the order in which PostgreSQL gives them.
+//! [`InFlight::drain`]: answers are taken in the order of the statements, which is also the order in which PostgreSQL
+//! gives them.
 
 use std::collections::VecDeque;
 use std::future::Future;

@@ -39,8 +39,8 @@ pub(crate) fn sql_stop(error: tokio_postgres::Error) -> Stop {
     stop_from_sql(Side::Target, &error)
 }
 
-/// The reason for an error while the ledger's own tables are read or written: a missing table or column, or one of another
-/// type, means that they are not what was stored.
+/// The reason for an error while the ledger's own tables are read or written: a missing table or column, or one of
+/// another type, means that they are not what was stored.
 pub(crate) fn ledger_stop(flow: &str, error: tokio_postgres::Error) -> Stop {
     let Some(db) = error.as_db_error() else { return sql_stop(error) };
     match db.code().code() {
@@ -103,7 +103,8 @@ async fn missing(client: &Client) -> Result<Vec<&'static str>, tokio_postgres::E
 }
 
 async fn create(client: &Client) -> Result<(), Stop> {
-    // Two first starts at once would collide in the catalog, IF NOT EXISTS or not. The lock's number is "pgonce" in ASCII.
+    // Two first starts at once would collide in the catalog, IF NOT EXISTS or not. The lock's number is "pgonce" in
+    // ASCII.
     let sql = format!(
         "BEGIN; SET LOCAL synchronous_commit = on; SELECT pg_catalog.pg_advisory_xact_lock(123589553447781); {LEDGER_SQL} COMMIT;"
     );
@@ -121,9 +122,10 @@ async fn create(client: &Client) -> Result<(), Stop> {
 
 /// Takes the flow over, and reads what is stored of it.
 ///
-/// The epoch is raised, and the state read, by one statement in a transaction that commits synchronously whatever the session's
-/// setting is. Its commit record lies behind those of all commits that it saw, and flushing it flushes them: the checkpoint that
-/// is returned is durable, even if an earlier session wrote it with `synchronous_commit = off` and nobody knew yet.
+/// The epoch is raised, and the state read, by one statement in a transaction that commits synchronously whatever the
+/// session's setting is. Its commit record lies behind those of all commits that it saw, and flushing it flushes
+/// them: the checkpoint that is returned is durable, even if an earlier session wrote it with `synchronous_commit =
+/// off` and nobody knew yet.
 pub(crate) async fn open(
     client: &Client,
     flow: &str,

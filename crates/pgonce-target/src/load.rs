@@ -94,8 +94,8 @@ fn copy_in_statement(table: &PublishedTable, target: &TargetTable) -> Result<Str
     Ok(format!("COPY {}{list} FROM STDIN", target.quoted))
 }
 
-/// The reason for an error of the target while rows went in. The server's message and context quote values, so neither is told,
-/// except for the number of the line.
+/// The reason for an error of the target while rows went in. The server's message and context quote values, so
+/// neither is told, except for the number of the line.
 fn copy_stop(table: &PublishedTable, error: tokio_postgres::Error) -> Stop {
     let Some(db) = error.as_db_error() else { return sql_stop(error) };
     let code = db.code().code();

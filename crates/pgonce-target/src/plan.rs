@@ -1,5 +1,5 @@
-//! The interface between the target and what turns transactions into statements. Another planner takes the row writer's place
-//! here, and nowhere else.
+//! The interface between the target and what turns transactions into statements. Another planner takes the row
+//! writer's place here, and nowhere else.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -16,8 +16,9 @@ use crate::inflight::InFlight;
 
 /// Turns whole transactions into statements of one target transaction.
 pub(crate) trait Planner: Send {
-    /// Sends what makes `group` take effect, in the transaction that is open on `connection`. On return everything has been sent
-    /// or is in `flight`; the caller drains it before it commits. Returns the number of rows (and truncated tables) that change.
+    /// Sends what makes `group` take effect, in the transaction that is open on `connection`. On return everything
+    /// has been sent or is in `flight`; the caller drains it before it commits. Returns the number of rows (and
+    /// truncated tables) that change.
     fn apply(
         &mut self,
         connection: &Arc<SqlConnection>,

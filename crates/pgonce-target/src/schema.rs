@@ -21,7 +21,8 @@ pub(crate) struct TargetTable {
     /// No trigger or rule of the table fires in this session: rows may be written many at a time.
     pub(crate) quiet: bool,
     pub(crate) columns: Vec<TargetColumn>,
-    /// Valid btree indexes on columns alone, without a predicate: the primary key first, then unique ones, then the longest.
+    /// Valid btree indexes on columns alone, without a predicate: the primary key first, then unique ones, then the
+    /// longest.
     pub(crate) indexes: Vec<TargetIndex>,
 }
 
@@ -30,9 +31,9 @@ pub(crate) struct TargetTable {
 pub(crate) struct TargetColumn {
     pub(crate) name: String,
     pub(crate) quoted: String,
-    /// The type without its modifier and, if it is a domain, the type below all domains: a cast to it can neither cut a value
-    /// short (as an explicit cast to `varchar(3)` or to a domain over it would) nor be checked twice. What the column's type or
-    /// domain demands is applied by the assignment, which refuses instead of cutting.
+    /// The type without its modifier and, if it is a domain, the type below all domains: a cast to it can neither cut
+    /// a value short (as an explicit cast to `varchar(3)` or to a domain over it would) nor be checked twice. What
+    /// the column's type or domain demands is applied by the assignment, which refuses instead of cutting.
     pub(crate) base_type: String,
     pub(crate) domain: bool,
     /// A cast function from text exists, which need not do what the type's input function does.
@@ -64,8 +65,8 @@ pub(crate) struct Mapping {
     pub(crate) columns: Vec<usize>,
     /// Columns of the relation that can be written: all but those that the target generates.
     pub(crate) writable: Vec<usize>,
-    /// Sets of columns of the relation that identify a row. Without identity FULL there is one, the replica identity; with FULL
-    /// one for each unique index of the target, the primary key first.
+    /// Sets of columns of the relation that identify a row. Without identity FULL there is one, the replica identity;
+    /// with FULL one for each unique index of the target, the primary key first.
     pub(crate) keys: Vec<Vec<usize>>,
     /// For a row that no key identifies: columns of the relation in an index that narrows the search.
     pub(crate) lookup: Vec<usize>,

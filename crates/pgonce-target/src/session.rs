@@ -79,8 +79,9 @@ const PRUNE: &str = "
         AND commit_lsn IN (SELECT commit_lsn FROM pgonce.applied WHERE flow = $1 AND commit_lsn < $2
                            ORDER BY commit_lsn LIMIT $4)";
 
-/// An unflushed commit is waited for so long; then the log is flushed on purpose. The server's own writer does it within three
-/// times `wal_writer_delay`, except that a record of another session behind ours, in an otherwise quiet log, can stay for long.
+/// An unflushed commit is waited for so long; then the log is flushed on purpose. The server's own writer does it
+/// within three times `wal_writer_delay`, except that a record of another session behind ours, in an otherwise quiet
+/// log, can stay for long.
 const FLUSH_AFTER: Duration = Duration::from_millis(1_000);
 
 /// A parameter of a request that goes out beside others.
@@ -91,15 +92,17 @@ impl Session {
     pub(crate) async fn connect(settings: &TargetSettings) -> Result<Session, Stop> {
         let connection = connect_sql(&settings.connection, "apply").await.map_err(|e| e.into_stop(Side::Target))?;
         let client = &connection.client;
-        // Statements are prepared once and used for long, also on tables that were empty and unanalyzed when they were planned: a
-        // plan that scans the whole table must not be what they are stuck with. Compiling such plans would be for nothing.
+        // Statements are prepared once and used for long, also on tables that were empty and unanalyzed when they
+        // were planned: a plan that scans the whole table must not be what they are stuck with. Compiling such plans
+        // would be for nothing.
         let pins = format!(
             "SET synchronous_commit = {}; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off; \
              SET row_security = off",
             settings.durability.setting()
         );
         client.batch_execute(&pins).await.map_err(sql_stop)?;
-        // If this process is killed, a long statement of its session does not outlive it by more than this. Known from version 14 on.
+        // If this process is killed, a long statement of its session does not outlive it by more than this. Known
+        // from version 14 on.
         let watched = client.batch_execute("SET client_connection_check_interval = '500ms'").await;
         refused(watched)?;
         let triggers_suppressed = refused(client.batch_execute("SET session_replication_role = replica").await)?;
@@ -257,8 +260,8 @@ impl Session {
         Ok(changes)
     }
 
-    /// Commits. Without waiting for the flush, it asks in the same round trip, and on the same connection, where the target's log
-    /// ends now: when the log is flushed to there, so is the commit.
+    /// Commits. Without waiting for the flush, it asks in the same round trip, and on the same connection, where the
+    /// target's log ends now: when the log is flushed to there, so is the commit.
     async fn commit(&mut self, checkpoint: Checkpoint) -> Result<(), Failure> {
         let client = &self.connection.client;
         if self.durability.waits() {
@@ -281,9 +284,9 @@ impl Session {
 
     /// How far everything is flushed, asked anew.
     ///
-    /// The question goes over the connection that committed. If the target crashed in between and lost the commit, that
-    /// connection died with it, and the error says so; another connection would ask a server that starts its log where the lost
-    /// commit was, and might find that position flushed again, by somebody else's records.
+    /// The question goes over the connection that committed. If the target crashed in between and lost the commit,
+    /// that connection died with it, and the error says so; another connection would ask a server that starts its log
+    /// where the lost commit was, and might find that position flushed again, by somebody else's records.
     pub(crate) async fn durable(&mut self) -> Result<Option<EndLsn>, Stop> {
         if self.unflushed.is_empty() {
             return Ok(self.proved);
@@ -382,7 +385,8 @@ impl LedgerStatements {
     }
 }
 
-/// Insert and flush position. Behind a page's last record the first is given behind the next page's header, the other not.
+/// Insert and flush position. Behind a page's last record the first is given behind the next page's header, the other
+/// not.
 fn positions_of(row: &Row) -> Result<(Lsn, Lsn), Error> {
     let (inserted, flushed): (PgLsn, PgLsn) = (row.try_get(0)?, row.try_get(1)?);
     Ok((from_pg(inserted).before_page_header(), from_pg(flushed)))

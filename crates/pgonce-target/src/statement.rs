@@ -1,4 +1,5 @@
-//! The SQL of row changes. Pure: from a mapping and what is known of a row to a statement and where its parameters come from.
+//! The SQL of row changes. Pure: from a mapping and what is known of a row to a statement and where its parameters
+//! come from.
 
 use std::fmt::Write;
 
@@ -16,8 +17,8 @@ pub(crate) enum Parameter {
 pub(crate) enum Locator<'a> {
     /// By columns of the relation that identify it. The values are those of the old row, if there is one.
     Key { columns: &'a [usize], old: bool },
-    /// By the image of the whole old row, any one of the rows that have it. `nulls` says which of the relation's columns are
-    /// NULL in it.
+    /// By the image of the whole old row, any one of the rows that have it. `nulls` says which of the relation's
+    /// columns are NULL in it.
     Image { nulls: &'a [bool] },
 }
 
@@ -96,8 +97,8 @@ pub(crate) fn delete(m: &Mapping, locator: Locator<'_>) -> Statement {
     builder.statement(sql)
 }
 
-/// An update that changes a `GENERATED ALWAYS AS IDENTITY` column, which `SET` refuses: the row is taken out and put in again,
-/// with what it had in the columns that are not `set`.
+/// An update that changes a `GENERATED ALWAYS AS IDENTITY` column, which `SET` refuses: the row is taken out and put
+/// in again, with what it had in the columns that are not `set`.
 pub(crate) fn replace(m: &Mapping, set: &[usize], locator: Locator<'_>) -> Statement {
     let mut builder = Builder::default();
     let deletion = delete_from(m, builder.found(m, locator));
@@ -141,7 +142,8 @@ fn delete_from(m: &Mapping, found: Found) -> String {
     }
 }
 
-/// A partitioned table has children by definition; of any other one only its own rows are meant, as in the source's stream.
+/// A partitioned table has children by definition; of any other one only its own rows are meant, as in the source's
+/// stream.
 fn only(m: &Mapping) -> &'static str {
     if m.table.partitioned { "" } else { "ONLY " }
 }
@@ -203,8 +205,8 @@ impl Builder {
         format!("{alias}.{} {} {mark}::{}", target.quoted, m.equals(column), target.base_type)
     }
 
-    /// The old row's image, byte for byte (`*=`, `record_image_eq`): it needs no equality operator (json, xml, point), tells
-    /// 1.0 from 1.00, and takes NULL for equal to NULL. Before it, what an index can find.
+    /// The old row's image, byte for byte (`*=`, `record_image_eq`): it needs no equality operator (json, xml,
+    /// point), tells 1.0 from 1.00, and takes NULL for equal to NULL. Before it, what an index can find.
     fn image(&mut self, m: &Mapping, nulls: &[bool]) -> String {
         let mut condition = String::new();
         for column in &m.lookup {

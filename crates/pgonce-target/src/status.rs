@@ -135,7 +135,8 @@ pub async fn list_flows(client: &Client) -> Result<Vec<String>, Stop> {
     rows.iter().map(|row| row.try_get(0).map_err(sql_stop)).collect()
 }
 
-/// Removes all that is stored of a flow, and fences off whoever runs it: its next commit fails. Whether there was anything.
+/// Removes all that is stored of a flow, and fences off whoever runs it: its next commit fails. Whether there was
+/// anything.
 ///
 /// The tables that it wrote to are left as they are.
 pub async fn remove_flow(client: &mut Client, flow: &str) -> Result<bool, Stop> {
@@ -147,13 +148,14 @@ pub async fn remove_flow(client: &mut Client, flow: &str) -> Result<bool, Stop> 
     let begin = "SET LOCAL synchronous_commit = on; SET LOCAL lock_timeout = '5s'";
     transaction.batch_execute(begin).await.map_err(sql_stop)?;
     let mut removed = 0;
-    // The flow's row first: it is what a writer holds while it commits.
-    for sql in [
-        "DELETE FROM pgonce.flow WHERE name = $1",
-        "DELETE FROM pgonce.applied WHERE flow = $1",
-        "DELETE FROM pgonce.snapshot WHERE flow = $1",
-    ] {
-        removed += transaction.execute(sql, &[&flow]).await.map_err(failed)?;
+    // The flow's row first: it is what a writer holds while it commits. A ledger that has lost a table is no obstacle.
+    for (table, column) in [("flow", "name"), ("applied", "flow"), ("snapshot", "flow")] {
+        let exists = "SELECT pg_catalog.to_regclass($1) IS NOT NULL";
+        let exists = transaction.query_one(exists, &[&format!("pgonce.{table}")]).await.map_err(sql_stop)?;
+        if exists.get(0) {
+            let delete = format!("DELETE FROM pgonce.{table} WHERE {column} = $1");
+            removed += transaction.execute(&delete, &[&flow]).await.map_err(failed)?;
+        }
     }
     transaction.commit().await.map_err(sql_stop)?;
     Ok(removed > 0)

@@ -73,19 +73,19 @@ impl SynchronousCommit {
 #[non_exhaustive]
 pub struct TargetReport {
     /// Whether the target's ordinary triggers and foreign keys keep still for what the flow writes
-    /// (`session_replication_role = replica`). If not, the role may not set it: triggers fire again for changes that the source's
-    /// triggers have made already, and foreign keys are checked row by row.
+    /// (`session_replication_role = replica`). If not, the role may not set it: triggers fire again for changes that
+    /// the source's triggers have made already, and foreign keys are checked row by row.
     pub triggers_suppressed: bool,
 }
 
-/// A [`Sink`] that writes to a PostgreSQL database, with effect-once: the changes of a transaction, its row in `pgonce.applied`
-/// and the checkpoint in `pgonce.flow` are one commit on the target.
+/// A [`Sink`] that writes to a PostgreSQL database, with effect-once: the changes of a transaction, its row in
+/// `pgonce.applied` and the checkpoint in `pgonce.flow` are one commit on the target.
 ///
 /// Logical messages have no place in a table: they are left out, though counted.
 ///
-/// Dropping the future of a call (a grace period that is over) drops the connection with it, and the target rolls back what had
-/// been begun: it notices within half a second (`client_connection_check_interval`, from version 14 on) even in the middle of a
-/// long statement. The next call must be [`open`](Sink::open).
+/// Dropping the future of a call (a grace period that is over) drops the connection with it, and the target rolls
+/// back what had been begun: it notices within half a second (`client_connection_check_interval`, from version 14 on)
+/// even in the middle of a long statement. The next call must be [`open`](Sink::open).
 pub struct PostgresTarget {
     settings: TargetSettings,
     holder: String,
@@ -189,7 +189,8 @@ impl Sink for PostgresTarget {
     }
 
     async fn persist_idle(&mut self, idle: IdlePoint) -> Result<bool, Stop> {
-        // Flushed before it returns, whatever the session's setting: what follows is an acknowledgement. Never moves backwards.
+        // Flushed before it returns, whatever the session's setting: what follows is an acknowledgement. Never moves
+        // backwards.
         let sql = "
             UPDATE pgonce.flow SET
                 idle_timeline = CASE WHEN idle_lsn <= $3 THEN $4 ELSE idle_timeline END,
@@ -246,6 +247,15 @@ impl Sink for PostgresTarget {
         session.under_fence(sql, &[&&*session.flow, &session.epoch]).await?;
         self.session = Some(session);
         Ok(())
+    }
+
+    fn warnings(&mut self) -> Vec<String> {
+        let fires = self.report.is_some_and(|report| !report.triggers_suppressed);
+        let warning = "the target's role may not set session_replication_role, so triggers and foreign keys on the \
+                       target act on what the flow writes, although the source's have acted already. To keep them \
+                       still: GRANT SET ON PARAMETER session_replication_role TO the role (from version 15 on), or \
+                       ALTER TABLE ... DISABLE TRIGGER USER";
+        if fires { vec![warning.to_owned()] } else { Vec::new() }
     }
 
     async fn record_stop(&mut self, stop: &Stop) {

@@ -83,8 +83,8 @@ impl ToSql for RawValue {
     to_sql_checked!();
 }
 
-/// Text values of one column of many rows, as they lie in a `text[]` in binary format: each with its length before it and
-/// nothing escaped.
+/// Text values of one column of many rows, as they lie in a `text[]` in binary format: each with its length before it
+/// and nothing escaped.
 pub(crate) struct TextColumn {
     array: BytesMut,
     rows: u32,

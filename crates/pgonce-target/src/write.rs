@@ -1,4 +1,5 @@
-//! The row writer: changes in source order, many statements in flight, consecutive inserts into one table as one statement.
+//! The row writer: changes in source order, many statements in flight, consecutive inserts into one table as one
+//! statement.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,7 +50,8 @@ struct Table {
     statements: HashMap<Box<[u8]>, Arc<Prepared>>,
 }
 
-/// Where more statements have been prepared than this, all are forgotten: shapes of wide tables could be without number.
+/// Where more statements have been prepared than this, all are forgotten: shapes of wide tables could be without
+/// number.
 const PREPARED_MAX: usize = 2_000;
 
 /// What a statement is sent with.

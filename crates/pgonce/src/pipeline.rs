@@ -257,6 +257,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         let published = self.source.published(&flow.binding).await?;
         let added = published.added_to(&flow.binding.published);
         let mut warnings = self.source.warnings();
+        warnings.extend(self.sink.warnings());
         warnings.extend(added.iter().map(|what| format!("{what} was added after the flow began: it is not copied")));
         self.progress.send_modify(|p| {
             for warning in warnings {

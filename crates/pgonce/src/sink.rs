@@ -65,6 +65,11 @@ pub trait Sink: Send {
         async { Ok(()) }
     }
 
+    /// What the operator should know and what does not stop the flow, since the last call.
+    fn warnings(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The flow is stopping for this reason; a sink that can leaves word of it for `status`. Failures to do so are
     /// ignored.
     fn record_stop(&mut self, stop: &Stop) -> impl Future<Output = ()> + Send {

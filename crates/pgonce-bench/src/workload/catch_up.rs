@@ -26,8 +26,8 @@ const LOOK: Duration = Duration::from_millis(5);
 /// The longest that one run may take.
 const RUN_MAX: Duration = Duration::from_secs(600);
 
-/// With `synchronous_commit = on` native waits for the disk after every transaction, and needs minutes for what takes it
-/// seconds otherwise: both sides get a fifth of the transactions.
+/// With `synchronous_commit = on` native waits for the disk after every transaction, and needs minutes for what takes
+/// it seconds otherwise: both sides get a fifth of the transactions.
 const SYNCHRONOUS_DIV: u64 = 5;
 
 /// How large a backlog is.

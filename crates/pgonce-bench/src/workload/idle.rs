@@ -16,8 +16,8 @@ const SECONDS: u32 = 20;
 /// How long the flow has after its first row to come to rest.
 const REST: Duration = Duration::from_secs(2);
 
-/// Measures one contestant: the processor time of `pgonce run`, or of the subscription's worker, in [`SECONDS`]. That of
-/// its backends on the source and on the target is beside it.
+/// Measures one contestant: the processor time of `pgonce run`, or of the subscription's worker, in [`SECONDS`]. That
+/// of its backends on the source and on the target is beside it.
 pub async fn run(bench: &Bench<'_>, databases: &Databases, contestant: Contestant) -> Result<Measured> {
     let mut running = latency::start(bench, databases, contestant).await?;
     tokio::time::sleep(REST).await;

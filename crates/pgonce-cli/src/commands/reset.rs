@@ -1,5 +1,7 @@
 //! `pgonce reset`: takes away what a flow has left behind, so that it can begin anew. User tables are never touched.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use clap::Args;
 use pgonce::ident::{quote_ident, quote_qualified};
 use pgonce::stop::Side;
@@ -76,28 +78,43 @@ async fn find(config: &FlowConfig, source: &Client, target: &Client) -> Result<R
         ledger: ledger::rows_of(target, config.flow.as_str()).await?,
         publication,
         spilled: spilled(&spill_path(&config.data_dir))?,
-        filled: filled(source, target, &names).await?,
+        filled: filled(target, &tables(config, source, target, &names).await?).await?,
         source: facts,
     })
 }
 
-/// The published tables that hold rows on the target.
-async fn filled(source: &Client, target: &Client, publications: &[String]) -> Result<Vec<String>, Failure> {
+/// The tables of the flow, quoted: those that are published, and, should the publication be gone, those that were
+/// copied.
+async fn tables(
+    config: &FlowConfig,
+    source: &Client,
+    target: &Client,
+    publications: &[String],
+) -> Result<BTreeSet<String>, Failure> {
     let sql = "SELECT DISTINCT t.schemaname::text, t.tablename::text FROM pg_catalog.pg_publication_tables t \
                WHERE t.pubname::text = ANY ($1) ORDER BY 1, 2";
     let published = source.query(sql, &[&publications]).await.map_err(|e| Failure::sql(Side::Source, &e))?;
+    let mut tables: BTreeSet<String> = published.iter().map(|row| quote_qualified(row.get(0), row.get(1))).collect();
+    // A ledger that cannot be read is a reason for a reset, not against it.
+    if let Ok(Some(status)) = pgonce_target::read_status(target, config.flow.as_str()).await {
+        tables.extend(status.copied.iter().map(|table| quote_qualified(&table.schema, &table.name)));
+    }
+    Ok(tables)
+}
+
+/// The tables that hold rows on the target.
+async fn filled(target: &Client, tables: &BTreeSet<String>) -> Result<Vec<String>, Failure> {
     let mut filled = Vec::new();
-    for row in published {
-        let table = quote_qualified(row.get(0), row.get(1));
+    for table in tables {
         let exists = "SELECT pg_catalog.to_regclass($1) IS NOT NULL";
-        let exists = target.query_one(exists, &[&table]).await.map_err(|e| Failure::sql(Side::Target, &e))?;
+        let exists = target.query_one(exists, &[table]).await.map_err(|e| Failure::sql(Side::Target, &e))?;
         if !exists.get::<_, bool>(0) {
             continue;
         }
         let any = target.query_one(&format!("SELECT EXISTS (SELECT FROM {table})"), &[]).await;
         // A table that may not be read is named rather than passed over.
         if any.map_or(true, |row| row.get(0)) {
-            filled.push(table);
+            filled.push(table.clone());
         }
     }
     Ok(filled)
@@ -145,7 +162,7 @@ fn report(config: &FlowConfig, remains: &Remains, removed: bool, output: Output)
         output.object(&json!({
             "event": if removed { "removed" } else { "would_remove" }, "flow": config.flow.as_str(),
             "slot": remains.source.slot.as_ref().map(|_| &config.source.slot), "publication": remains.publication,
-            "ledger_rows": remains.ledger.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+            "ledger_rows": remains.ledger.iter().cloned().collect::<BTreeMap<_, _>>(),
             "spill_files": remains.spilled.len(), "tables_with_rows": remains.filled, "truncate": truncate,
         }));
         return;
@@ -170,10 +187,14 @@ fn report(config: &FlowConfig, remains: &Remains, removed: bool, output: Output)
     if let Some(truncate) = truncate {
         let tables = counted(remains.filled.len() as u64, "table", "tables");
         output.line(&format!(
-            "\n{tables} of the flow hold rows on the target and are left alone. If they may go, before a new copy:\n  {truncate}"
+            "\n{tables} of the flow hold rows on the target and are left alone. If they may go, before a new copy:\n  \
+             {truncate}"
         ));
     }
     if !removed {
-        output.line(&format!("\nNothing has been changed. To remove it: {}", output.tone(Tone::Strong, "pgonce reset --yes")));
+        output.line(&format!(
+            "\nNothing has been changed. To remove it: {}",
+            output.tone(Tone::Strong, "pgonce reset --yes")
+        ));
     }
 }

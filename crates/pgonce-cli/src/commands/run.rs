@@ -70,19 +70,13 @@ async fn run(config: FlowConfig, until: Option<Until>, spill: PathBuf, output: O
     let signals = tokio::spawn(stop_at_signal(Signals::listen()?, tell, output));
     let ended = tokio::select! {
         ended = pipeline.run(told) => ended,
-        () = never_before(display.follow(progress.clone())) => Err(Stop::internal("the progress ended before the pipeline")),
+        never = display.follow(progress.clone()) => match never {},
     };
     signals.abort();
     let last = progress.borrow().clone();
     display.finish(&last);
     conclude(ended?, &last, output);
     Ok(())
-}
-
-/// The display follows until the pipeline is gone, which is after it has ended.
-async fn never_before(follow: impl Future<Output = ()>) {
-    follow.await;
-    std::future::pending::<()>().await;
 }
 
 fn slot_settings(config: &FlowConfig, spill: PathBuf) -> SlotSettings {
@@ -108,10 +102,11 @@ fn introduce(config: &FlowConfig, guarantee: &str, output: Output) {
     let (source, target) = (config.source.connection.to_string(), config.target.connection.to_string());
     let publications = config.source.publish.names().join(", ");
     if output.is_json() {
-        output.object(&json!({
-            "event": "started", "version": super::version::VERSION, "pid": std::process::id(), "flow": config.flow.as_str(),
-            "source": source, "target": target, "slot": config.source.slot, "publications": config.source.publish.names(),
-            "source_id": config.source.id, "jobs": config.jobs, "start": start_word(config.start), "guarantee": guarantee,
+        output.event(json!({
+            "event": "started", "version": super::version::VERSION, "pid": std::process::id(),
+            "flow": config.flow.as_str(), "source": source, "source_id": config.source.id, "target": target,
+            "slot": config.source.slot, "publications": config.source.publish.names(), "jobs": config.jobs,
+            "start": start_word(config.start), "guarantee": guarantee,
             "data_dir": config.data_dir.display().to_string(),
         }));
         return;
@@ -154,7 +149,7 @@ fn conclude(finished: Finished, progress: &Progress, output: Output) {
         Finished::Stopped => ("stopped", None, "stopped as told: `pgonce run` goes on where this ended".to_owned()),
     };
     if output.is_json() {
-        output.object(&json!({
+        output.event(json!({
             "event": event, "lsn": lsn, "applied": progress.applied, "redelivered": progress.redelivered,
             "changes": progress.changes, "rows_copied": progress.rows_copied,
             "commit_lsn": progress.checkpoint.map(|c| c.commit.to_string()), "exit_status": 0,
@@ -186,12 +181,14 @@ struct Signals {
 
 impl Signals {
     fn listen() -> Result<Signals, Failure> {
-        let listen = |kind| signal(kind).map_err(|e| Failure::from(Stop::internal(format!("cannot listen for signals: {e}"))));
+        let listen =
+            |kind| signal(kind).map_err(|e| Failure::from(Stop::internal(format!("cannot listen for signals: {e}"))));
         Ok(Signals { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
     }
 }
 
-/// The first signal ends the run in good order. Another SIGINT ends the process at once, which is safe and may roll a write back.
+/// The first signal ends the run in good order. Another SIGINT ends the process at once, which is safe and may roll a
+/// write back.
 async fn stop_at_signal(mut signals: Signals, tell: watch::Sender<bool>, output: Output) {
     tokio::select! {
         _ = signals.interrupt.recv() => output.note("stopping; interrupt again to stop at once"),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::block_on;
 use crate::config::flags::FlowOptions;
-use crate::config::{self, FlowConfig};
+use crate::config::{self, FlowConfig, Publish};
 use crate::facts::{self, SlotFacts, SourceFacts};
 use crate::failure::Failure;
 use crate::ledger::{self, FlowState};
@@ -112,7 +112,8 @@ impl Doing {
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Lag {
     bytes: u64,
-    time: Duration,
+    /// Unknown where nothing has been applied yet and no idle boundary was stored.
+    time: Option<Duration>,
 }
 
 impl Status {
@@ -140,7 +141,8 @@ impl Status {
         let (Ok(source), Ok(Some(state))) = (&self.source, &self.target) else { return None };
         let (position, reached) = state.reached()?;
         let bytes = source.position.bytes_since(position);
-        let time = if bytes == 0 { Duration::ZERO } else { source.now.duration_since(reached?).unwrap_or_default() };
+        let since = |reached| source.now.duration_since(reached).unwrap_or_default();
+        let time = if bytes == 0 { Some(Duration::ZERO) } else { reached.map(since) };
         Some(Lag { bytes, time })
     }
 
@@ -150,7 +152,8 @@ impl Status {
         list.toned("flow", config.flow.as_str(), Tone::Strong);
         list.toned("doing", doing.explained(), doing.tone());
         if let Some(lag) = self.lag() {
-            list.pair("lag", format!("{}, {}", bytes(lag.bytes), duration(lag.time)));
+            let time = lag.time.map(|time| format!(", {}", duration(time))).unwrap_or_default();
+            list.pair("lag", format!("{}{time}", bytes(lag.bytes)));
         }
         if let Ok(Some(state)) = &self.target {
             list_stop(state, doing, &mut list);
@@ -187,7 +190,8 @@ impl Status {
         };
         json!({
             "flow": config.flow.as_str(), "doing": self.doing().word().replace(' ', "_"),
-            "lag_bytes": lag.map(|lag| lag.bytes), "lag_seconds": lag.map(|lag| lag.time.as_secs_f64()),
+            "lag_bytes": lag.map(|lag| lag.bytes),
+            "lag_seconds": lag.and_then(|lag| lag.time).map(|time| time.as_secs_f64()),
             "slot": config.source.slot, "source_url": config.source.connection.to_string(),
             "target_url": config.target.connection.to_string(), "source": source, "target": target,
         })
@@ -215,7 +219,10 @@ fn list_source(
     for name in config.source.publish.names() {
         match source.publications.contains(&name) {
             true => list.pair("publication", name),
-            false => list.toned("publication", format!("{name} does not exist"), Tone::Warning),
+            false if matches!((&config.source.publish, target), (Publish::Ours { .. }, Ok(None))) => {
+                list.pair("publication", format!("{name} does not exist yet"));
+            }
+            false => list.toned("publication", format!("{name} does not exist"), Tone::Bad),
         }
     }
     let name = &config.source.slot;
@@ -297,9 +304,10 @@ fn slot_object(slot: &SlotFacts, retained: Option<u64>) -> Value {
 }
 
 fn state_object(state: &FlowState) -> Value {
-    let tables = state.copied.iter().map(|table| {
-        json!({"table": table.name, "rows": table.rows, "boundary_lsn": table.boundary.to_string()})
-    });
+    let tables = state
+        .copied
+        .iter()
+        .map(|table| json!({"table": table.name, "rows": table.rows, "boundary_lsn": table.boundary.to_string()}));
     json!({
         "phase": if state.copying { "copying" } else { "streaming" }, "epoch": state.epoch, "holder": state.holder,
         "checkpoint": state.checkpoint.map(|c| json!({
@@ -336,9 +344,9 @@ mod tests {
     fn state(end: u64, idle: u64) -> FlowState {
         FlowState {
             checkpoint: Some(Checkpoint { timeline: 1, commit: CommitLsn(Lsn(end - 8)), end: EndLsn(Lsn(end)) }),
-            commit_micros: Some(4_000_000),
+            commit_time: Some(at(4)),
             idle: Some(Boundary(Lsn(idle))),
-            idle_micros: Some(6_000_000),
+            idle_at: Some(at(6)),
             ..FlowState::default()
         }
     }
@@ -350,7 +358,7 @@ mod tests {
     #[test]
     fn lag_is_measured_from_the_later_of_checkpoint_and_idle_boundary() {
         let lag = |position, state| Status { source: Ok(source(position, true)), target: Ok(Some(state)) }.lag();
-        let seconds = Duration::from_secs;
+        let seconds = |n| Some(Duration::from_secs(n));
         assert_eq!(lag(1000, state(900, 100)), Some(Lag { bytes: 100, time: seconds(5) }));
         assert_eq!(lag(1000, state(900, 950)), Some(Lag { bytes: 50, time: seconds(3) }));
         assert_eq!(lag(1000, state(1000, 100)), Some(Lag { bytes: 0, time: seconds(0) }));

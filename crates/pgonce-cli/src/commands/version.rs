@@ -14,7 +14,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 const COMMIT: &str = env!("PGONCE_COMMIT");
 
 /// Major versions of PostgreSQL that the tests run against.
-const POSTGRESQL_OLDEST: u32 = 13;
+const POSTGRESQL_OLDEST: u32 = 14;
 const POSTGRESQL_NEWEST: u32 = 18;
 
 /// Arguments of `pgonce version`.

@@ -22,8 +22,8 @@ pub fn read(path: &Path, text: &str, lookup: &dyn Fn(&str) -> Option<String>) ->
         // The parser's own words may quote the text, and with it a password: only the place is taken over.
         let location = error.location().unwrap_or(Location::UNKNOWN);
         let what = "this is not YAML that pgonce can read";
-        let hint = "Look for a missing colon or quote, a tab, or an indentation that does not match. A value with `: `, ` #`, \
-                    or one of {}[]&*!|>%@` at its start must be quoted.";
+        let hint = "Look for a missing colon or quote, a tab, or an indentation that does not match. A value with \
+                    `: `, ` #`, or one of {}[]&*!|>%@` at its start must be quoted.";
         ConfigError::at(&reader.place(location), what, hint)
     })?;
     let mut raw = Raw::default();
@@ -217,7 +217,11 @@ impl Reader<'_> {
         };
         if name.value != "file" {
             let place = self.place(name.referenced);
-            return Err(ConfigError::at(&place, format!("unknown reference `{}` for `{}`", name.value, key.path), form));
+            return Err(ConfigError::at(
+                &place,
+                format!("unknown reference `{}` for `{}`", name.value, key.path),
+                form,
+            ));
         }
         let place = self.place(value.referenced);
         let Node::Text(path) = value.value else {
@@ -247,9 +251,11 @@ fn names_of(section: Option<&str>) -> impl Iterator<Item = &'static str> {
 fn unknown(place: &Place, section: Option<&str>, name: &str) -> ConfigError {
     let home = section.map_or_else(|| "at the top level".to_owned(), |section| format!("in `{section}`"));
     // A key that exists, in another room.
-    let elsewhere: Vec<&str> = KEYS.iter().filter(|key| key.name() == name || key.flag == name).map(|k| k.path).collect();
+    let elsewhere: Vec<&str> =
+        KEYS.iter().filter(|key| key.name() == name || key.flag == name).map(|k| k.path).collect();
     let near = |candidate: &&str| strsim::normalized_damerau_levenshtein(candidate, &name.to_lowercase());
-    let nearest = names_of(section).max_by(|a, b| near(a).total_cmp(&near(b))).filter(|candidate| near(candidate) > 0.5);
+    let nearest =
+        names_of(section).max_by(|a, b| near(a).total_cmp(&near(b))).filter(|candidate| near(candidate) > 0.5);
     let meant = match (elsewhere.as_slice(), nearest) {
         ([], Some(nearest)) => format!("; did you mean `{nearest}`?"),
         ([], None) => String::new(),

@@ -1,4 +1,5 @@
-//! The one list of configuration keys. It feeds the flags, the reader of the file, its suggestions, and the documentation.
+//! The one list of configuration keys. It feeds the flags, the reader of the file, its suggestions, and the
+//! documentation.
 
 /// A key of the configuration file, which is a flag too.
 #[derive(Debug)]

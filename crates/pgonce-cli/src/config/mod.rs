@@ -1,6 +1,7 @@
 //! What a flow is configured with: flags and file become raw values, raw values become a [`FlowConfig`].
 //!
-//! [`keys::KEYS`] is the one list of keys. [`flags`] and [`file`] read them, [`FlowConfig::validate`] gives them their meaning.
+//! [`keys::KEYS`] is the one list of keys. [`flags`] and [`file`] read them, [`FlowConfig::validate`] gives them their
+//! meaning.
 
 pub mod file;
 pub mod flags;
@@ -213,7 +214,9 @@ fn connection(raw: &Raw, key: &Key, environment: &Environment) -> Result<Connect
     ConnectionSettings::parse(&given.text, environment).map_err(|error| {
         let what = match error {
             // The key of a mistyped URI is the URI up to its first `=`, password and all.
-            ParseConnectionError::UnknownKey { key, .. } if !key.bytes().all(|b| b == b'_' || b.is_ascii_lowercase()) => {
+            ParseConnectionError::UnknownKey { key, .. }
+                if !key.bytes().all(|b| b == b'_' || b.is_ascii_lowercase()) =>
+            {
                 "connection string: neither a URI nor keys and values".to_owned()
             }
             error => error.to_string(),
@@ -229,8 +232,8 @@ fn publish(raw: &Raw, ours: &str) -> Result<Publish, ConfigError> {
     let publications = raw.list(key("source.publication"));
     if let (Some(_), Some(publication)) = (tables.first(), publications.first()) {
         let what = "`source.tables` and `source.publication` exclude each other";
-        let hint = "A publication says itself which tables it holds. Name it to use one that exists; give `tables` to have \
-                    one made.";
+        let hint = "A publication says itself which tables it holds. Name it to use one that exists; give \
+                    `tables` to have one made.";
         return Err(ConfigError::at(&publication.place, what, hint));
     }
     if let Some(table) = tables.iter().find(|table| !is_table_pattern(&table.text)) {

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-/// Replaces each `${VAR}` by what `lookup` has for it, and each `$${` by `${`. The flag says whether anything was replaced.
+/// Replaces each `${VAR}` by what `lookup` has for it, and each `$${` by `${`. The flag says whether anything was
+/// replaced.
 ///
 /// # Errors
 ///

@@ -10,7 +10,8 @@ use super::keys::KEYS;
 use super::raw::{ConfigError, Raw};
 use super::{FlowConfig, Publish, SAMPLE, file};
 
-const URLS: &str = "source: {url: \"postgresql://ann:hidden@one/shop\"}\ntarget: {url: \"host=two user=ann dbname=shop\"}\n";
+const URLS: &str =
+    "source: {url: \"postgresql://ann:hidden@one/shop\"}\ntarget: {url: \"host=two user=ann dbname=shop\"}\n";
 
 fn read(text: &str) -> Result<Raw, ConfigError> {
     file::read(Path::new("pgonce.yml"), text, &|name| match name {
@@ -75,9 +76,8 @@ fn the_sample_is_valid_as_it_stands_and_with_every_comment_removed() {
             continue;
         }
         let lines = SAMPLE.lines().enumerate();
-        let text: Vec<String> = lines
-            .map(|(n, line)| if n == number { line.replacen("# ", "", 1) } else { line.to_owned() })
-            .collect();
+        let text: Vec<String> =
+            lines.map(|(n, line)| if n == number { line.replacen("# ", "", 1) } else { line.to_owned() }).collect();
         if let Err(error) = config(&text.join("\n")) {
             panic!("line {}: {error}", number + 1);
         }
@@ -87,9 +87,32 @@ fn the_sample_is_valid_as_it_stands_and_with_every_comment_removed() {
 #[test]
 fn flags_alone_describe_a_flow() {
     let raw = flags(&[
-        "--flow", "bench", "--source", "host=one dbname=a user=u", "--target", "host=two dbname=a user=u", "--publication",
-        "p,q", "--publication", "r", "--slot", "s", "--stream", "none", "--start", "go-forward", "--jobs", "2",
-        "--data-dir", "/var/tmp/x", "--synchronous-commit", "on", "--copy-schema", "false", "--source-id", "here",
+        "--flow",
+        "bench",
+        "--source",
+        "host=one dbname=a user=u",
+        "--target",
+        "host=two dbname=a user=u",
+        "--publication",
+        "p,q",
+        "--publication",
+        "r",
+        "--slot",
+        "s",
+        "--stream",
+        "none",
+        "--start",
+        "go-forward",
+        "--jobs",
+        "2",
+        "--data-dir",
+        "/var/tmp/x",
+        "--synchronous-commit",
+        "on",
+        "--copy-schema",
+        "false",
+        "--source-id",
+        "here",
     ]);
     let config = validated(&raw).expect("valid");
     assert_eq!(config.source.publish, Publish::Existing(["p", "q", "r"].map(str::to_owned).to_vec()));
@@ -122,7 +145,10 @@ fn a_publication_by_flag_takes_back_the_tables_of_the_file_and_the_other_way_rou
 
 #[test]
 fn an_unknown_key_is_refused_with_its_place_and_the_nearest_key() {
-    assert_eq!(misread("flow: shop\n\njbos: 3\n"), "pgonce.yml:3:1: unknown key `jbos` at the top level; did you mean `jobs`?");
+    assert_eq!(
+        misread("flow: shop\n\njbos: 3\n"),
+        "pgonce.yml:3:1: unknown key `jbos` at the top level; did you mean `jobs`?"
+    );
     assert_eq!(
         misread("source:\n  url: x\n  tabels: [a.b]\n"),
         "pgonce.yml:3:3: unknown key `tabels` in `source`; did you mean `tables`?"
@@ -135,7 +161,10 @@ fn an_unknown_key_is_refused_with_its_place_and_the_nearest_key() {
         misread("url: s\n"),
         "pgonce.yml:1:1: unknown key `url` at the top level; did you mean `source.url` or `target.url`?"
     );
-    assert_eq!(misread("data-dir: s\n"), "pgonce.yml:1:1: unknown key `data-dir` at the top level; did you mean `data_dir`?");
+    assert_eq!(
+        misread("data-dir: s\n"),
+        "pgonce.yml:1:1: unknown key `data-dir` at the top level; did you mean `data_dir`?"
+    );
     assert_eq!(misread("zebra: s\n"), "pgonce.yml:1:1: unknown key `zebra` at the top level");
     assert!(misread("sorce: {url: x}\n").ends_with("did you mean `source`?"));
 }
@@ -143,7 +172,10 @@ fn an_unknown_key_is_refused_with_its_place_and_the_nearest_key() {
 #[test]
 fn a_key_given_twice_is_refused() {
     assert_eq!(misread("flow: a\njobs: 1\nflow: b\n"), "pgonce.yml:3:1: `flow` is given twice, first in line 1");
-    assert_eq!(misread("source: {slot: a}\nsource: {id: b}\n"), "pgonce.yml:2:1: `source` is given twice, first in line 1");
+    assert_eq!(
+        misread("source: {slot: a}\nsource: {id: b}\n"),
+        "pgonce.yml:2:1: `source` is given twice, first in line 1"
+    );
 }
 
 #[test]
@@ -185,7 +217,8 @@ fn values_without_a_meaning_are_refused() {
 fn synchronous_commit_is_off_or_on() {
     let with = |value: &str| {
         config(&format!(
-            "flow: shop\nsource: {{url: host=one user=u}}\ntarget:\n  url: host=two user=u\n  synchronous_commit: {value}\n"
+            "flow: shop\nsource: {{url: host=one user=u}}\n\
+             target:\n  url: host=two user=u\n  synchronous_commit: {value}\n"
         ))
     };
     assert_eq!(with("off").expect("valid").target.synchronous_commit, SynchronousCommit::Off);
@@ -213,7 +246,8 @@ fn a_flow_from_a_database_to_itself_is_refused() {
 
 #[test]
 fn references_are_resolved() {
-    let config = config("flow: ${WHO}\nsource: {url: \"${SOURCE_URL}\"}\ntarget: {url: \"${TARGET_URL}\"}\n").expect("valid");
+    let config =
+        config("flow: ${WHO}\nsource: {url: \"${SOURCE_URL}\"}\ntarget: {url: \"${TARGET_URL}\"}\n").expect("valid");
     assert_eq!(config.flow.as_str(), "ann");
     assert_eq!(config.source.connection.password.as_ref().map(|p| p.reveal()), Some("hidden"));
     assert_eq!(
