@@ -15,7 +15,10 @@ const NAMES_MAX: usize = 12;
 pub fn write(report: &Report, output: Output) {
     let flow = output.tone(Tone::Strong, &format!("flow {}", report.flow));
     output.line(&format!("{flow}, compared at rest: drained, and written to by nobody meanwhile."));
-    output.line(&output.tone(Tone::Faint, "This verification is not yet live: it does not work while the source is written to."));
+    output.line(
+        &output
+            .tone(Tone::Faint, "This verification is not yet live: it does not work while the source is written to."),
+    );
     output.line("");
     if let Some(positions) = &report.positions {
         watermarks(positions, report.ledger.as_ref()).write(output);
