@@ -456,3 +456,22 @@ async fn values_in_binary_format_go_as_they_are() {
         assert_eq!(target.number("select count(*) from t").await, 5);
     }
 }
+
+#[tokio::test]
+async fn a_table_that_others_inherit_from_is_written_alone() {
+    for target in Target::each("inheritance").await {
+        target
+            .sql(&format!("{CREATE_T}; create table child() inherits (t); insert into child values (1, 1, 'child')"))
+            .await;
+        let (mut feed, table) = feed_t();
+        let mut sink = target.open().await;
+        let group = [
+            feed.insert(&table, &[t("1"), t("1"), NULL]),
+            feed.transaction(|tx| tx.update(&table, None, &[t("1"), t("2"), NULL])),
+            feed.transaction(|tx| tx.delete(&table, &[t("1"), NULL, NULL])),
+            feed.transaction(|tx| tx.truncate(&[&table], false)),
+        ];
+        sink.write(&group).await.unwrap();
+        assert_eq!(target.table("t").await, ["(1,1,child)"]);
+    }
+}
