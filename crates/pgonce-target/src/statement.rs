@@ -382,8 +382,10 @@ mod tests {
         let replace = replace(&m, &[0], Locator::Key { columns: &[0], old: true });
         assert_eq!(
             replace.sql,
-            "WITH d AS (DELETE FROM ONLY \"s\".\"t\" AS t WHERE t.\"id\" OPERATOR(pg_catalog.=) $1::bigint RETURNING t.*) \
-             INSERT INTO \"s\".\"t\" (\"n\", \"id\", \"own\") OVERRIDING SYSTEM VALUE SELECT d.\"n\", $2::bigint, d.\"own\" FROM d"
+            "WITH d AS (DELETE FROM ONLY \"s\".\"t\" AS t WHERE t.\"id\" OPERATOR(pg_catalog.=) $1::bigint \
+             RETURNING t.*) \
+             INSERT INTO \"s\".\"t\" (\"n\", \"id\", \"own\") OVERRIDING SYSTEM VALUE \
+             SELECT d.\"n\", $2::bigint, d.\"own\" FROM d"
         );
         assert_eq!(replace.parameters, [Parameter::Old(0), Parameter::New(0)]);
     }

@@ -216,7 +216,9 @@ async fn j4_hostile_names_stay_names() {
         let long = "L".repeat(63);
         target
             .sql(&format!(
-                r#"create schema "S; drop""s"; create table "S; drop""s"."t'; --"("or'der" int primary key, "a""b" text, "$1" text, "{long}" text)"#
+                r#"create schema "S; drop""s"; 
+                   create table "S; drop""s"."t'; --"("or'der" int primary key, 
+                       "a""b" text, "$1" text, "{long}" text)"#
             ))
             .await;
         let mut table = Table::new(1, "t'; --", ReplicaIdentity::Default, &["*or'der", "a\"b", "$1", &long]);
@@ -261,7 +263,8 @@ async fn d2_identity_and_generated_columns() {
             .sql(
                 "create table t(id bigint generated always as identity primary key, n int, b text,
                                 gen text generated always as (upper(b)) stored);
-                 create table u(id int primary key, always int generated always as identity, large text, own int default 7)",
+                 create table u(id int primary key, always int generated always as identity,
+                                large text, own int default 7)",
             )
             .await;
         let table = table_t();
