@@ -66,7 +66,7 @@ impl Scope {
                 table: relation.to_string(),
                 what: "it was added to the publication after the flow began and has not been copied".to_owned(),
                 hint: "Take it out of the publication again (ALTER PUBLICATION ... DROP TABLE ...; on the source), or \
-                       start the                        flow anew to copy it: `pgonce reset`."
+                       start the flow anew to copy it: `pgonce reset`."
                     .to_owned(),
             }
             .into()),
