@@ -99,7 +99,7 @@ impl Session {
         // would be for nothing.
         let pins = format!(
             "SET synchronous_commit = {}; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
-             SET jit = off;              SET row_security = off",
+             SET jit = off; SET row_security = off",
             settings.durability.setting()
         );
         client.batch_execute(&pins).await.map_err(sql_stop)?;
