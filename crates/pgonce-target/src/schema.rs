@@ -200,7 +200,8 @@ const INDEX_SQL: &str = "
     JOIN pg_catalog.pg_am AS m ON m.oid = x.relam AND m.amname = 'btree'
     CROSS JOIN LATERAL (
         SELECT pg_catalog.array_agg(a.attname::pg_catalog.text ORDER BY u.place) AS names,
-               pg_catalog.array_agg(pg_catalog.format('OPERATOR(%I.%s)', s.nspname, o.oprname) ORDER BY u.place) AS operators
+               pg_catalog.array_agg(pg_catalog.format('OPERATOR(%I.%s)', s.nspname, o.oprname)
+                                    ORDER BY u.place) AS operators
         FROM ROWS FROM (pg_catalog.unnest(i.indkey::pg_catalog.int2[]), pg_catalog.unnest(i.indclass::pg_catalog.oid[]))
              WITH ORDINALITY AS u (attnum, opclass, place)
         JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = u.attnum
@@ -266,8 +267,8 @@ pub(crate) fn missing_table(schema: &str, name: &str) -> Stop {
         table: format!("{schema}.{name}"),
         what: "the target has no table of this name".to_owned(),
         hint: format!(
-            "Create it on the target first, most easily with: pg_dump --schema-only --no-owner --table={} SOURCE | psql TARGET \
-             (without --table for all tables)",
+            "Create it on the target first, most easily with: pg_dump --schema-only --no-owner --table={} SOURCE | \
+             psql TARGET (without --table for all tables)",
             shell_quoted(&quote_qualified(schema, name)),
         ),
     }
