@@ -1,5 +1,5 @@
-//! `pgonce verify` on real servers: it finds every planted difference and names it, it says `converged` where there is none, and
-//! where it cannot know it says so.
+//! `pgonce verify` on real servers: it finds every planted difference and names it, it says `converged` where there
+//! is none, and where it cannot know it says so.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! Fresh data directories, quickly: `initdb` runs once for each server, and clusters get copies, each with a system identifier of
-//! its own.
+//! Fresh data directories, quickly: `initdb` runs once for each server, and clusters get copies, each with a system
+//! identifier of its own.
 //!
-//! A copy that kept the identifier would be the same cluster to PostgreSQL and to whoever asks `IDENTIFY_SYSTEM`. The identifier
-//! lies in `pg_control` (with a checksum) and in the first page of each WAL segment.
+//! A copy that kept the identifier would be the same cluster to PostgreSQL and to whoever asks `IDENTIFY_SYSTEM`. The
+//! identifier lies in `pg_control` (with a checksum) and in the first page of each WAL segment.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};

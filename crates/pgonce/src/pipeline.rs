@@ -326,8 +326,8 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
     async fn flow(&mut self, state: &mut Flowing, stop: &mut watch::Receiver<bool>) -> Result<Finished, Stop> {
         let mut events = Vec::new();
         loop {
-            // Whatever has arrived joins the next group; nothing is waited for while there is work. With a group's worth
-            // waiting, the rest stays with the source, whose bounded queue then leaves the socket unread.
+            // Whatever has arrived joins the next group; nothing is waited for while there is work. With a group's
+            // worth waiting, the rest stays with the source, whose bounded queue then leaves the socket unread.
             if state.has_room(&self.options.group)
                 && let Some(received) = self.source.receive(&mut events).now_or_never()
             {

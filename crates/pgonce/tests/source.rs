@@ -301,7 +301,8 @@ async fn a_slow_sink_slows_the_socket_in_bounded_memory() {
     sink.manners.lock().unwrap().write = Duration::from_millis(400);
     let running = Running::start(SlotSource::new(settings), &sink, options);
     eventually("streaming", || async { running.progress.borrow().acknowledged.is_some() }).await;
-    let write = "DO $$ BEGIN FOR i IN 1..600 LOOP INSERT INTO t VALUES (i, 1, repeat(md5(i::text), 3000)); COMMIT; END LOOP; \
+    let write = "DO $$ BEGIN FOR i IN 1..600 LOOP INSERT INTO t VALUES (i, 1, repeat(md5(i::text), 3000)); \
+    COMMIT; END LOOP; \
          END $$";
     client.batch_execute("ALTER TABLE t ALTER COLUMN b SET STORAGE EXTERNAL").await.unwrap();
     client.batch_execute(write).await.unwrap();

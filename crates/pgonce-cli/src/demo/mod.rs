@@ -49,7 +49,8 @@ enum Act {
     CrashTarget,
 }
 
-/// Runs the demonstration to its end, or until it is interrupted. Either way the clusters are stopped, unless they are kept.
+/// Runs the demonstration to its end, or until it is interrupted. Either way the clusters are stopped, unless they
+/// are kept.
 ///
 /// # Errors
 ///
@@ -162,9 +163,13 @@ async fn under_load(
     until(begun + options.load, flow).await?;
     let counts = load.stop().await;
     let (committed, rolled_back, unknown) = (count(counts.committed), count(counts.rolled_back), counts.unknown);
-    story.tell("load", &format!(
-        "ended: {committed} transactions committed, {rolled_back} rolled back, {unknown} cut off with an unknown outcome"
-    ));
+    story.tell(
+        "load",
+        &format!(
+            "ended: {committed} transactions committed, {rolled_back} rolled back, {unknown} cut off with an unknown \
+        outcome"
+        ),
+    );
     Ok(())
 }
 

@@ -31,7 +31,8 @@ pub fn major(wanted: Option<u32>) -> Result<u32, Failure> {
     let installed = installed_majors().map_err(|e| failed(&e))?;
     let none = Failure::usage(
         "no PostgreSQL server is installed, and the demonstration needs one",
-        "Type scripts/setup in a checkout of pgonce, or install your system's package of the server: apt install postgresql",
+        "Type scripts/setup in a checkout of pgonce, or install your system's package of the server: apt install \
+        postgresql",
     );
     match wanted {
         None => installed.last().copied().ok_or(none),

@@ -32,8 +32,8 @@ pub struct Summary {
     pub target_crashes: u32,
     /// How many processes ran the flow.
     pub runs: u32,
-    /// Transactions that came again after a kill or crash and were skipped whole, as the flow's own output says. A process that
-    /// was killed before it said so is not counted, so there may have been more.
+    /// Transactions that came again after a kill or crash and were skipped whole, as the flow's own output says. A
+    /// process that was killed before it said so is not counted, so there may have been more.
     pub redelivered: u64,
     /// Transactions of the source that the target lacks, by SQL.
     pub lost: u64,

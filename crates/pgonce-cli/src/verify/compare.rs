@@ -80,7 +80,8 @@ pub async fn tables(
 async fn table(source: &Client, target: &Client, plan: TablePlan, shown: Shown) -> Result<TableReport, Interrupted> {
     let TablePlan { mut report, scans } = plan;
     let Some((here, there)) = scans else { return Ok(report) };
-    // Rolled back to its savepoint, a session keeps no lock on the table: nobody's ALTER or TRUNCATE waits for the other tables.
+    // Rolled back to its savepoint, a session keeps no lock on the table: nobody's ALTER or TRUNCATE waits for the
+    // other tables.
     savepoint(source, target, "SAVEPOINT scan").await?;
     match compare(source, target, &here, &there, shown, &mut report).await {
         Ok(()) => {}

@@ -24,12 +24,14 @@ pub async fn check(target: &Client, status: &FlowStatus) -> Result<(LedgerCheck,
     };
     let newest: Option<Lsn> = check.newest.as_deref().and_then(|text| text.parse().ok());
     let checkpoint = status.commit.map(|commit| commit.0);
-    let hint = "The rows of pgonce.applied were altered, or a part of the target was restored. Find out which before anything \
+    let hint = "The rows of pgonce.applied were altered, or a part of the target was restored. Find out which \
+    before anything \
                 else; `pgonce reset` shows how to start over.";
     if check.breaks > 0 {
         let first: Option<String> = row.get(4);
         let text = format!(
-            "the ledger of flow {} has a hole: {} recorded transaction(s) name a predecessor that is not the one before, first {}",
+            "the ledger of flow {} has a hole: {} recorded transaction(s) name a predecessor that is not the one \
+            before, first {}",
             status.flow,
             check.breaks,
             first.unwrap_or_default()

@@ -1,7 +1,8 @@
 //! Compares the source and the target of a flow that has drained, while nobody writes.
 //!
-//! [`point`] shows that both sides are at rest, [`tables`] maps tables and columns, [`compare`] sums them up inside the servers,
-//! [`narrow`] finds the rows that differ, [`ledger`] looks at the flow's own records. Nothing is written anywhere.
+//! [`point`] shows that both sides are at rest, [`tables`] maps tables and columns, [`compare`] sums them up inside
+//! the servers, [`narrow`] finds the rows that differ, [`ledger`] looks at the flow's own records. Nothing is written
+//! anywhere.
 
 mod compare;
 mod ledger;
@@ -198,10 +199,12 @@ async fn acknowledged(watch: &Watch<'_>, positions: &mut Positions, report: &mut
         report.alarms.push(Problem::new(
             "data_gap",
             format!(
-                "slot {} was told {confirmed}, and the target has stored {stored} only: what lies between is never sent again",
+                "slot {} was told {confirmed}, and the target has stored {stored} only: what lies between is \
+                never sent again",
                 watch.slot
             ),
-            "Someone moved the slot or made it anew, or the target went back in time. `pgonce reset` shows how to start over.",
+            "Someone moved the slot or made it anew, or the target went back in time. `pgonce reset` shows how to \
+            start over.",
         ));
     }
     Ok(())
@@ -220,14 +223,16 @@ fn at_rest(covered: Covered, point: Lsn, end: Lsn, wait: Duration) -> Result<(),
         Covered::ByLedger | Covered::BySlot => Ok(()),
         Covered::Moved { checkpoint } => {
             let text = format!(
-                "the source was written to while it was compared: the target has meanwhile applied transaction {checkpoint}, \
+                "the source was written to while it was compared: the target has meanwhile applied transaction \
+                {checkpoint}, \
                  and the comparison stands at {point}"
             );
             Err(Problem::new("source_written", text, QUIET).into())
         }
         Covered::Waiting { transactions, first } => {
             let text = format!(
-                "the source was written to while it was compared: {transactions} published transaction(s) since {point}, \
+                "the source was written to while it was compared: {transactions} published transaction(s) since \
+                {point}, \
                  the first with commit LSN {first}"
             );
             Err(Problem::new("source_written", text, QUIET).into())
@@ -244,7 +249,8 @@ fn moved(covered: Covered, code: &str, position: Lsn, wait: Duration) -> Interru
     let (text, hint) = match covered {
         Covered::Waiting { transactions, first } => (
             format!(
-                "the flow has not drained: published transactions wait in the slot before {position}, {transactions} were seen, \
+                "the flow has not drained: published transactions wait in the slot before {position}, \
+                {transactions} were seen, \
                  the first with commit LSN {first}"
             ),
             "Drain it: `pgonce run --until now`.",
@@ -260,7 +266,8 @@ fn moved(covered: Covered, code: &str, position: Lsn, wait: Duration) -> Interru
             format!(
                 "the slot does not exist, and nothing else tells whether something was published before {position}"
             ),
-            "`pgonce status` says more. Without its slot the flow cannot go on: `pgonce reset` shows how to start over.",
+            "`pgonce status` says more. Without its slot the flow cannot go on: `pgonce reset` shows how to start \
+            over.",
         ),
         Covered::Moved { .. } | Covered::ByLedger | Covered::BySlot => ("the flow moved".to_owned(), QUIET),
     };

@@ -1,7 +1,7 @@
 //! From "this table differs" to rows and columns: buckets first, then the rows of the buckets that differ.
 //!
-//! Memory is bounded whatever differs: sums of at most 2^18 buckets, two streams of rows in one order that are merged as they
-//! come, and a limited number of rows that are looked at closely.
+//! Memory is bounded whatever differs: sums of at most 2^18 buckets, two streams of rows in one order that are merged
+//! as they come, and a limited number of rows that are looked at closely.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;

@@ -1,8 +1,8 @@
 //! Where a comparison stands, and whether anything moved while it was made.
 //!
-//! The comparison stands at a position L of the source's WAL, read at its beginning, and at a second one, L', read at its end. It
-//! says something only if no published change was committed between what the target has applied and L', and if the target's
-//! checkpoint did not move. Then both sides were at rest, whichever snapshot either was read in.
+//! The comparison stands at a position L of the source's WAL, read at its beginning, and at a second one, L', read at
+//! its end. It says something only if no published change was committed between what the target has applied and L',
+//! and if the target's checkpoint did not move. Then both sides were at rest, whichever snapshot either was read in.
 
 use std::time::{Duration, Instant};
 
@@ -85,8 +85,8 @@ impl Watch<'_> {
         let row = self.source.query_one(sql, &[]).await.map_err(failed)?;
         let position = lsn(row.get(0))?.before_page_header();
         let delay = Duration::from_millis(u64::try_from(row.get::<_, i64>(1)).unwrap_or(200));
-        // A commit with synchronous_commit = off is flushed within three rounds of the WAL writer. What is not flushed after
-        // that is no commit.
+        // A commit with synchronous_commit = off is flushed within three rounds of the WAL writer. What is not
+        // flushed after that is no commit.
         let patience = delay * 4 + Duration::from_millis(200);
         let begun = Instant::now();
         let sql = "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()::text \
@@ -108,8 +108,8 @@ impl Watch<'_> {
         status_of(self.target, self.flow).await
     }
 
-    /// Finds out whether everything published before `position` is applied; and, with `expected`, whether the checkpoint is still
-    /// that one.
+    /// Finds out whether everything published before `position` is applied; and, with `expected`, whether the
+    /// checkpoint is still that one.
     pub async fn covered(&self, position: Lsn, expected: Option<Option<CommitLsn>>) -> Result<Covered, Interrupted> {
         let begun = Instant::now();
         loop {

@@ -1,8 +1,8 @@
 //! The SQL that both sides run: digests of rows and keys, and sums of them.
 //!
-//! A row becomes text by [`encoding`], in which different rows differ; the text becomes 128 bits by MD5; what is compared are
-//! counts and sums of these, which depend on no order. Nothing of it depends on the server's version, its encoding, its
-//! collations or its settings (the connection pins those that shape values).
+//! A row becomes text by [`encoding`], in which different rows differ; the text becomes 128 bits by MD5; what is
+//! compared are counts and sums of these, which depend on no order. Nothing of it depends on the server's version,
+//! its encoding, its collations or its settings (the connection pins those that shape values).
 
 use std::fmt::Write as _;
 
@@ -55,11 +55,12 @@ impl Scan {
         )
     }
 
-    /// The rows of some buckets (`$1`) in the order of their identity: `(identity, digest)`. The identity of a row is the digest
-    /// of its key, or of all of it where there is no key.
+    /// The rows of some buckets (`$1`) in the order of their identity: `(identity, digest)`. The identity of a row is
+    /// the digest of its key, or of all of it where there is no key.
     pub fn rows(&self, bits: u32) -> String {
         format!(
-            "SELECT pg_catalog.decode(s.k, 'hex'), pg_catalog.decode({}, 'hex') FROM {} WHERE {} = ANY ($1) ORDER BY 1, 2",
+            "SELECT pg_catalog.decode(s.k, 'hex'), pg_catalog.decode({}, 'hex') FROM {} WHERE {} = ANY ($1) ORDER \
+            BY 1, 2",
             digest(&self.inner_columns()),
             self.inner(),
             bucket("s.k", bits),
@@ -111,9 +112,9 @@ impl Scan {
 
 /// Text of values, in which different lists of values differ.
 ///
-/// `format('%L')` prints a value with its type's output function, as the replication stream carries it (a cast to text would not:
-/// it trims `char(n)` and spells out booleans), as a quoted literal, and NULL without quotes. With commas between, every such text
-/// can be read back in one way only.
+/// `format('%L')` prints a value with its type's output function, as the replication stream carries it (a cast to
+/// text would not: it trims `char(n)` and spells out booleans), as a quoted literal, and NULL without quotes. With
+/// commas between, every such text can be read back in one way only.
 pub fn encoding(values: &[String]) -> String {
     if values.is_empty() {
         return "''::text".to_owned();

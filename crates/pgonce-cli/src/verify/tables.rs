@@ -60,7 +60,8 @@ pub async fn read(client: &Client, side: Side) -> Result<Tables, Stop> {
 
 /// Operations that the publications leave out, by table: `UPDATE and DELETE`. Tables with all operations are not in it.
 pub async fn left_out(client: &Client, publications: &[String]) -> Result<BTreeMap<TableName, String>, Stop> {
-    let sql = "SELECT t.schemaname::text, t.tablename::text, pg_catalog.bool_or(p.pubinsert), pg_catalog.bool_or(p.pubupdate), \
+    let sql = "SELECT t.schemaname::text, t.tablename::text, pg_catalog.bool_or(p.pubinsert), \
+    pg_catalog.bool_or(p.pubupdate), \
            pg_catalog.bool_or(p.pubdelete), pg_catalog.bool_or(p.pubtruncate) \
          FROM pg_catalog.pg_publication_tables t JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname \
          WHERE t.pubname = ANY ($1) GROUP BY 1, 2";
