@@ -127,7 +127,8 @@ impl SlotSource {
         let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = $1)";
         let exists: bool = session.sql.client.query_one(sql, &[&name]).await.map_err(failed)?.get(0);
         if !exists {
-            let made = catalog::create_publication(&session.sql.client, &name, &patterns).await?;
+            let version = session.identity.server_version;
+            let made = catalog::create_publication(&session.sql.client, version, &name, &patterns).await?;
             self.warnings = made.left_out;
         }
         Ok(())
