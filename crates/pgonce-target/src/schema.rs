@@ -148,10 +148,14 @@ fn map_columns(relation: &Relation, table: &TargetTable) -> Result<Vec<usize>, S
     Err(Reason::SchemaMismatch {
         table: relation.to_string(),
         what: format!("the target has no column {}", names.join(", ")),
-        hint: format!("On the target: ALTER TABLE {} {};", table.quoted, additions.join(", ")),
+        hint: format!("On the target: ALTER TABLE {} {}; {ADD_COLUMN_CARE}", table.quoted, additions.join(", ")),
     }
     .into())
 }
+
+/// What else a column takes that is added to follow the source: neither a default nor a new name is in the stream.
+const ADD_COLUMN_CARE: &str = "With the source's DEFAULT, if it has one: rows that were there before have it, \
+     and none of them is sent again. If the column was renamed on the source, RENAME COLUMN on the target instead.";
 
 /// The name of a built-in type, as far as its OID and modifier tell.
 fn type_name(oid: u32, modifier: i32) -> String {
