@@ -27,6 +27,9 @@ pub struct Entry {
     pub ratio_max: f64,
     /// How many pairs.
     pub runs: usize,
+    /// Of `latency`: the median ratio of the 99th percentiles; the others are of the medians.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_p99_median: Option<f64>,
     /// The peer's best mode.
     pub against_mode: String,
     /// The median of pgonce's figures.
@@ -116,6 +119,9 @@ fn entry(part: &Part, rounds: &[&Round]) -> Option<Entry> {
     let (best, theirs) = natives.min_by(|(_, left), (_, right)| median_value(left).total_cmp(&median_value(right)))?;
     let (own, ours) = modes.iter().find(|((contestant, _), _)| *contestant != "native")?;
     let ratios: Vec<f64> = theirs.iter().zip(ours).map(|(theirs, ours)| theirs.value / ours.value).collect();
+    let p99 = |one: &Measured| one.extra.get("p99").copied();
+    let p99_ratios: Option<Vec<f64>> =
+        theirs.iter().zip(ours).map(|(theirs, ours)| Some(p99(theirs)? / p99(ours)?)).collect();
     let last = pairs.last()?;
     Some(Entry {
         workload: part.workload.clone(),
@@ -126,6 +132,7 @@ fn entry(part: &Part, rounds: &[&Round]) -> Option<Entry> {
         ratio_min: rounded(ratios.iter().copied().fold(f64::INFINITY, f64::min)),
         ratio_max: rounded(ratios.iter().copied().fold(0.0, f64::max)),
         runs: ratios.len(),
+        ratio_p99_median: p99_ratios.map(|ratios| rounded(median(&ratios))),
         against_mode: best.1.to_owned(),
         value_median: rounded(median_value(ours)),
         against_value_median: rounded(median_value(theirs)),
@@ -162,6 +169,13 @@ pub fn text(rounds: &[Round]) -> String {
                 one.ratio_max,
                 one.runs
             );
+            if let Some(ratio) = one.ratio_p99_median {
+                let _ = writeln!(
+                    text,
+                    "| {}, p99 | {} | {} | {} | {ratio:.2} | | | {} |",
+                    one.workload, one.server, one.contestant, one.against, one.runs
+                );
+            }
         }
         text.push('\n');
     }

@@ -96,7 +96,8 @@ pub(crate) async fn any(client: &Client) -> Result<bool, tokio_postgres::Error> 
 
 async fn missing(client: &Client) -> Result<Vec<&'static str>, tokio_postgres::Error> {
     let sql = "SELECT c.relname::pg_catalog.text FROM pg_catalog.pg_class AS c \
-               JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = 'pgonce' AND c.relkind = 'r'";
+               JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+               WHERE n.nspname = 'pgonce' AND c.relkind = 'r'";
     let rows = client.query(sql, &[]).await?;
     let found = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<String>, _>>()?;
     Ok(TABLES.into_iter().filter(|table| !found.iter().any(|f| f == table)).collect())
@@ -106,7 +107,8 @@ async fn create(client: &Client) -> Result<(), Stop> {
     // Two first starts at once would collide in the catalog, IF NOT EXISTS or not. The lock's number is "pgonce" in
     // ASCII.
     let sql = format!(
-        "BEGIN; SET LOCAL synchronous_commit = on; SELECT pg_catalog.pg_advisory_xact_lock(123589553447781); {LEDGER_SQL} COMMIT;"
+        "BEGIN; SET LOCAL synchronous_commit = on; \
+         SELECT pg_catalog.pg_advisory_xact_lock(123589553447781); {LEDGER_SQL} COMMIT;"
     );
     let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
     let _ = client.batch_execute("ROLLBACK").await;

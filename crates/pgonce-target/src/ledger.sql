@@ -1,4 +1,5 @@
--- What pgonce keeps on the target. Created by pgonce itself where its role may; an admin can run it instead, and then grant:
+-- What pgonce keeps on the target. Created by pgonce itself where its role may; an admin can run it instead, and then
+-- grant:
 --   GRANT USAGE ON SCHEMA pgonce TO <role>;
 --   GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgonce TO <role>;
 CREATE SCHEMA IF NOT EXISTS pgonce;
@@ -54,7 +55,8 @@ CREATE TABLE IF NOT EXISTS pgonce.applied (
     applied_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (flow, commit_lsn)
 );
-COMMENT ON TABLE pgonce.applied IS 'pgonce: the applied transactions, one row each; pruned behind the checkpoint by age';
+COMMENT ON TABLE pgonce.applied IS
+    'pgonce: the applied transactions, one row each; pruned behind the checkpoint by age';
 
 CREATE TABLE IF NOT EXISTS pgonce.snapshot (
     flow text NOT NULL,

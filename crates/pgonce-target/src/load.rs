@@ -43,8 +43,10 @@ pub(crate) async fn load(
         sink.finish().await.map_err(|e| copy_stop(table, e))?
     };
     let sql = "
-        INSERT INTO pgonce.snapshot (flow, table_oid, schema_name, table_name, boundary, rows) VALUES ($1, $2, $3, $4, $5, $6)
-        ON CONFLICT (flow, table_oid) DO UPDATE SET schema_name = excluded.schema_name, table_name = excluded.table_name,
+        INSERT INTO pgonce.snapshot (flow, table_oid, schema_name, table_name, boundary, rows)
+        VALUES ($1, $2, $3, $4, $5, $6)
+        ON CONFLICT (flow, table_oid) DO UPDATE SET
+            schema_name = excluded.schema_name, table_name = excluded.table_name,
             boundary = excluded.boundary, rows = excluded.rows, copied_at = excluded.copied_at";
     let failed = |e| ledger_stop(&session.flow, e);
     let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
@@ -68,7 +70,8 @@ fn copy_in_statement(table: &PublishedTable, target: &TargetTable) -> Result<Str
             Some(column) if column.generated => Some((
                 format!("column {name:?} is generated on the target, and an ordinary one on the source"),
                 format!(
-                    "On the target: ALTER TABLE {} ALTER COLUMN {} DROP EXPRESSION; or leave the column out of the publication.",
+                    "On the target: ALTER TABLE {} ALTER COLUMN {} DROP EXPRESSION; \
+                     or leave the column out of the publication.",
                     target.quoted, column.quoted
                 ),
             )),

@@ -65,8 +65,8 @@ impl Scope {
             None => Err(Reason::SchemaMismatch {
                 table: relation.to_string(),
                 what: "it was added to the publication after the flow began and has not been copied".to_owned(),
-                hint: "Take it out of the publication again (ALTER PUBLICATION ... DROP TABLE ...; on the source), or start the \
-                       flow anew to copy it: `pgonce reset`."
+                hint: "Take it out of the publication again (ALTER PUBLICATION ... DROP TABLE ...; on the source), or \
+                       start the flow anew to copy it: `pgonce reset`."
                     .to_owned(),
             }
             .into()),

@@ -148,10 +148,14 @@ fn map_columns(relation: &Relation, table: &TargetTable) -> Result<Vec<usize>, S
     Err(Reason::SchemaMismatch {
         table: relation.to_string(),
         what: format!("the target has no column {}", names.join(", ")),
-        hint: format!("On the target: ALTER TABLE {} {};", table.quoted, additions.join(", ")),
+        hint: format!("On the target: ALTER TABLE {} {}; {ADD_COLUMN_CARE}", table.quoted, additions.join(", ")),
     }
     .into())
 }
+
+/// What else a column takes that is added to follow the source: neither a default nor a new name is in the stream.
+const ADD_COLUMN_CARE: &str = "With the source's DEFAULT, if it has one: rows that were there before have it, \
+     and none of them is sent again. If the column was renamed on the source, RENAME COLUMN on the target instead.";
 
 /// The name of a built-in type, as far as its OID and modifier tell.
 fn type_name(oid: u32, modifier: i32) -> String {
@@ -200,7 +204,8 @@ const INDEX_SQL: &str = "
     JOIN pg_catalog.pg_am AS m ON m.oid = x.relam AND m.amname = 'btree'
     CROSS JOIN LATERAL (
         SELECT pg_catalog.array_agg(a.attname::pg_catalog.text ORDER BY u.place) AS names,
-               pg_catalog.array_agg(pg_catalog.format('OPERATOR(%I.%s)', s.nspname, o.oprname) ORDER BY u.place) AS operators
+               pg_catalog.array_agg(pg_catalog.format('OPERATOR(%I.%s)', s.nspname, o.oprname)
+                                    ORDER BY u.place) AS operators
         FROM ROWS FROM (pg_catalog.unnest(i.indkey::pg_catalog.int2[]), pg_catalog.unnest(i.indclass::pg_catalog.oid[]))
              WITH ORDINALITY AS u (attnum, opclass, place)
         JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = u.attnum
@@ -266,8 +271,8 @@ pub(crate) fn missing_table(schema: &str, name: &str) -> Stop {
         table: format!("{schema}.{name}"),
         what: "the target has no table of this name".to_owned(),
         hint: format!(
-            "Create it on the target first, most easily with: pg_dump --schema-only --no-owner --table={} SOURCE | psql TARGET \
-             (without --table for all tables)",
+            "Create it on the target first, most easily with: pg_dump --schema-only --no-owner --table={} SOURCE | \
+             psql TARGET (without --table for all tables)",
             shell_quoted(&quote_qualified(schema, name)),
         ),
     }

@@ -61,7 +61,8 @@ const APPLIED: &str = "
 
 const CHECKPOINT: &str = "
     UPDATE pgonce.flow SET commit_lsn = $3, end_lsn = $4, checkpoint_timeline = $5,
-        commit_time = '2000-01-01 00:00:00+00'::pg_catalog.timestamptz + $6::pg_catalog.float8 * '1 us'::pg_catalog.interval,
+        commit_time = '2000-01-01 00:00:00+00'::pg_catalog.timestamptz
+            + $6::pg_catalog.float8 * '1 us'::pg_catalog.interval,
         stop_code = NULL, stop_text = NULL, stop_hint = NULL, stop_at = NULL, updated_at = pg_catalog.now()
     WHERE name = $1 AND epoch = $2";
 
@@ -75,7 +76,8 @@ const PRUNE_ROWS: i64 = 5_000;
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
 const PRUNE: &str = "
-    DELETE FROM pgonce.applied WHERE flow = $1 AND applied_at < pg_catalog.now() - $3::pg_catalog.float8 * '1 s'::pg_catalog.interval
+    DELETE FROM pgonce.applied WHERE flow = $1
+        AND applied_at < pg_catalog.now() - $3::pg_catalog.float8 * '1 s'::pg_catalog.interval
         AND commit_lsn IN (SELECT commit_lsn FROM pgonce.applied WHERE flow = $1 AND commit_lsn < $2
                            ORDER BY commit_lsn LIMIT $4)";
 
@@ -96,8 +98,8 @@ impl Session {
         // were planned: a plan that scans the whole table must not be what they are stuck with. Compiling such plans
         // would be for nothing.
         let pins = format!(
-            "SET synchronous_commit = {}; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off; \
-             SET row_security = off",
+            "SET synchronous_commit = {}; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
+             SET jit = off; SET row_security = off",
             settings.durability.setting()
         );
         client.batch_execute(&pins).await.map_err(sql_stop)?;

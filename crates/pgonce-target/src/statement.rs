@@ -76,7 +76,7 @@ pub(crate) fn update(m: &Mapping, set: &[usize], locator: Locator<'_>) -> Statem
     let assignments: Vec<String> =
         set.iter().map(|c| format!("{} = {}", m.column(*c).quoted, builder.mark(Parameter::New(*c)))).collect();
     let found = builder.found(m, locator);
-    let table = &m.table.quoted;
+    let table = format!("{}{}", only(m), m.table.quoted);
     let sql = match (assignments.is_empty(), found) {
         (true, Found::Where(condition)) => format!("SELECT FROM {table} AS t WHERE {condition} FOR NO KEY UPDATE"),
         (true, Found::From(row)) => format!("SELECT FROM {row}"),
@@ -136,9 +136,10 @@ fn insert_into(m: &Mapping) -> String {
 }
 
 fn delete_from(m: &Mapping, found: Found) -> String {
+    let table = format!("{}{}", only(m), m.table.quoted);
     match found {
-        Found::Where(condition) => format!("DELETE FROM {} AS t WHERE {condition}", m.table.quoted),
-        Found::From(row) => format!("DELETE FROM {} AS t USING {row} WHERE {JOINED}", m.table.quoted),
+        Found::Where(condition) => format!("DELETE FROM {table} AS t WHERE {condition}"),
+        Found::From(row) => format!("DELETE FROM {table} AS t USING {row} WHERE {JOINED}"),
     }
 }
 
@@ -308,14 +309,18 @@ mod tests {
     #[test]
     fn b3_an_update_sets_what_was_sent() {
         let update = update(&plain(), &[1], BY_KEY);
-        assert_eq!(update.sql, r#"UPDATE "s"."t" AS t SET "n" = $1 WHERE t."id" OPERATOR(pg_catalog.=) $2::bigint"#);
+        assert_eq!(
+            update.sql,
+            r#"UPDATE ONLY "s"."t" AS t SET "n" = $1 WHERE t."id" OPERATOR(pg_catalog.=) $2::bigint"#
+        );
         assert_eq!(update.parameters, [Parameter::New(1), Parameter::New(0)]);
     }
 
     #[test]
     fn b4_an_update_without_anything_to_set_looks_for_the_row() {
         let update = update(&plain(), &[], BY_KEY);
-        let expected = r#"SELECT FROM "s"."t" AS t WHERE t."id" OPERATOR(pg_catalog.=) $1::bigint FOR NO KEY UPDATE"#;
+        let expected =
+            r#"SELECT FROM ONLY "s"."t" AS t WHERE t."id" OPERATOR(pg_catalog.=) $1::bigint FOR NO KEY UPDATE"#;
         assert_eq!(update.sql, expected);
     }
 
@@ -336,7 +341,7 @@ mod tests {
         let delete = delete(&m, Locator::Image { nulls: &[true, false, false] });
         assert_eq!(
             delete.sql,
-            "DELETE FROM \"s\".\"t\" AS t WHERE t.ctid = (SELECT s.ctid FROM ONLY \"s\".\"t\" AS s WHERE \
+            "DELETE FROM ONLY \"s\".\"t\" AS t WHERE t.ctid = (SELECT s.ctid FROM ONLY \"s\".\"t\" AS s WHERE \
              s.\"n\" OPERATOR(x.=) $1::integer AND s.\"id\" IS NULL AND \
              ROW(s.\"id\", s.\"n\"::integer, s.\"b\")::pg_catalog.record OPERATOR(pg_catalog.*=) \
              ROW($2::bigint, $1::integer, $3::text)::pg_catalog.record LIMIT 1)"
@@ -377,8 +382,10 @@ mod tests {
         let replace = replace(&m, &[0], Locator::Key { columns: &[0], old: true });
         assert_eq!(
             replace.sql,
-            "WITH d AS (DELETE FROM \"s\".\"t\" AS t WHERE t.\"id\" OPERATOR(pg_catalog.=) $1::bigint RETURNING t.*) \
-             INSERT INTO \"s\".\"t\" (\"n\", \"id\", \"own\") OVERRIDING SYSTEM VALUE SELECT d.\"n\", $2::bigint, d.\"own\" FROM d"
+            "WITH d AS (DELETE FROM ONLY \"s\".\"t\" AS t WHERE t.\"id\" OPERATOR(pg_catalog.=) $1::bigint \
+             RETURNING t.*) \
+             INSERT INTO \"s\".\"t\" (\"n\", \"id\", \"own\") OVERRIDING SYSTEM VALUE \
+             SELECT d.\"n\", $2::bigint, d.\"own\" FROM d"
         );
         assert_eq!(replace.parameters, [Parameter::Old(0), Parameter::New(0)]);
     }

@@ -216,7 +216,9 @@ async fn j4_hostile_names_stay_names() {
         let long = "L".repeat(63);
         target
             .sql(&format!(
-                r#"create schema "S; drop""s"; create table "S; drop""s"."t'; --"("or'der" int primary key, "a""b" text, "$1" text, "{long}" text)"#
+                r#"create schema "S; drop""s"; 
+                   create table "S; drop""s"."t'; --"("or'der" int primary key, 
+                       "a""b" text, "$1" text, "{long}" text)"#
             ))
             .await;
         let mut table = Table::new(1, "t'; --", ReplicaIdentity::Default, &["*or'der", "a\"b", "$1", &long]);
@@ -261,7 +263,8 @@ async fn d2_identity_and_generated_columns() {
             .sql(
                 "create table t(id bigint generated always as identity primary key, n int, b text,
                                 gen text generated always as (upper(b)) stored);
-                 create table u(id int primary key, always int generated always as identity, large text, own int default 7)",
+                 create table u(id int primary key, always int generated always as identity,
+                                large text, own int default 7)",
             )
             .await;
         let table = table_t();
@@ -454,5 +457,24 @@ async fn values_in_binary_format_go_as_they_are() {
         sink.write(&group).await.unwrap();
         assert_eq!(target.rows("select t::text from t where id = 1").await, ["(1,,y)"]);
         assert_eq!(target.number("select count(*) from t").await, 5);
+    }
+}
+
+#[tokio::test]
+async fn a_table_that_others_inherit_from_is_written_alone() {
+    for target in Target::each("inheritance").await {
+        target
+            .sql(&format!("{CREATE_T}; create table child() inherits (t); insert into child values (1, 1, 'child')"))
+            .await;
+        let (mut feed, table) = feed_t();
+        let mut sink = target.open().await;
+        let group = [
+            feed.insert(&table, &[t("1"), t("1"), NULL]),
+            feed.transaction(|tx| tx.update(&table, None, &[t("1"), t("2"), NULL])),
+            feed.transaction(|tx| tx.delete(&table, &[t("1"), NULL, NULL])),
+            feed.transaction(|tx| tx.truncate(&[&table], false)),
+        ];
+        sink.write(&group).await.unwrap();
+        assert_eq!(target.table("t").await, ["(1,1,child)"]);
     }
 }

@@ -72,7 +72,8 @@ async fn a16_the_same_transaction_with_other_content_is_a_conflict() {
         let group = [feed.insert(&table, &[t("1"), NULL, NULL]), feed.insert(&table, &[t("2"), NULL, NULL])];
         sink.write(&group).await.unwrap();
         for change in ["digest = '1:00000000000000000000000000000000'", "changes = 7", "xid = 1"] {
-            target.sql(&format!("create table saved as table pgonce.applied; update pgonce.applied set {change} where commit_lsn = '0/300'")).await;
+            target.sql("create table saved as table pgonce.applied").await;
+            target.sql(&format!("update pgonce.applied set {change} where commit_lsn = '0/300'")).await;
             let mut sink = target.open().await;
             let stop = sink.write(&group).await.unwrap_err();
             let Reason::RedeliveryConflict { commit, xid, .. } = stop.reason() else { panic!("{stop}") };
@@ -295,8 +296,13 @@ async fn a22_changes_that_are_in_the_copy_are_left_out_and_those_at_its_boundary
         sink.open(&source()).await.unwrap();
         sink.bind(&binding(StartMode::Snapshot)).await.unwrap();
         assert!(!stored(sink.open(&source()).await.unwrap()).streaming);
-        target.sql("insert into pgonce.snapshot values ('f', 1, 'public', 't', '0/100', 0), ('f', 2, 'public', 'u', '0/300', 1);
-                    insert into u values (1)").await;
+        target
+            .sql(
+                "insert into pgonce.snapshot values ('f', 1, 'public', 't', '0/100', 0),
+                    ('f', 2, 'public', 'u', '0/300', 1);
+                    insert into u values (1)",
+            )
+            .await;
         let flow = stored(sink.open(&source()).await.unwrap());
         assert_eq!(flow.copied.len(), 2);
         sink.copied().await.unwrap();

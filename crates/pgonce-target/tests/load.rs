@@ -69,7 +69,8 @@ async fn tables_are_copied_with_their_boundaries() {
     for target in Target::each("load").await {
         target
             .sql(
-                r#"create table child(id int primary key, parent int); create table parent(id bigint generated always as identity primary key,
+                r#"create table child(id int primary key, parent int);
+                   create table parent(id bigint generated always as identity primary key,
                        v text, gen text generated always as (upper(v)) stored);
                    alter table child add foreign key (parent) references parent;
                    create table "Part"(b text, own int default 7, n int) partition by list (n);
@@ -78,7 +79,8 @@ async fn tables_are_copied_with_their_boundaries() {
             .await;
         let mut copying = Copying::begin(
             target,
-            r#"create table parent(id bigint generated always as identity primary key, v text, gen text generated always as (upper(v)) stored);
+            r#"create table parent(id bigint generated always as identity primary key, v text,
+                   gen text generated always as (upper(v)) stored);
                create table child(id int primary key, parent bigint references parent);
                create table "Part"(n int primary key, b text);
                insert into parent(v) select 'é\' || i from generate_series(1, 1000) i;
@@ -125,7 +127,12 @@ async fn d5_a_row_that_is_there_already_is_named_and_nothing_is_copied() {
 #[tokio::test]
 async fn what_does_not_fit_is_named_without_its_value() {
     for target in Target::each("misfit").await {
-        target.sql("create table small(n smallint); create table gen(n int, m int generated always as (n) stored); create table few(x int)").await;
+        target
+            .sql(
+                "create table small(n smallint);
+                    create table gen(n int, m int generated always as (n) stored); create table few(x int)",
+            )
+            .await;
         let tables = "create table small(n int primary key); insert into small values (1), (70000);
                       create table gen(n int primary key, m int); create table few(x int primary key, y int);
                       create table none(x int primary key)";

@@ -16,7 +16,7 @@ use crate::installation::temporary_folder;
 use crate::kill::{Killed, send};
 use crate::process::ProcessId;
 use crate::settings::{ClusterBuilder, conf_text, set};
-use crate::{Installation, KitError, sweep};
+use crate::{Installation, KitError, sweep, template};
 
 /// How long a server may take to start (crash recovery included) or to stop.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -292,22 +292,12 @@ impl Inner {
         };
         let data = self.data();
         fs::set_permissions(&self.folder, fs::Permissions::from_mode(0o755))
-            .and_then(|()| fs::create_dir(&data))
-            .and_then(|()| prepare(&data, 0o700))
-            .map_err(KitError::io("making a data directory"))?;
-        let output = self
-            .installation
-            .command("initdb")
-            .arg("-D")
-            .arg(&data)
-            .args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"])
-            .args(&builder.initdb)
-            .output()
-            .map_err(KitError::io("running initdb"))?;
-        if !output.status.success() {
-            let output = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(KitError::Program { program: "initdb".into(), output });
-        }
+            .map_err(KitError::io("making a cluster's folder"))?;
+        let mut words = vec!["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"];
+        words.extend(builder.initdb.iter().map(String::as_str));
+        template::data_directory(&self.installation, &data, &words, |data| {
+            fs::create_dir(data).and_then(|()| prepare(data, 0o700)).map_err(KitError::io("making a data directory"))
+        })?;
         let write = |name: &str, text: &str, mode: u32| {
             fs::write(data.join(name), text).and_then(|()| prepare(&data.join(name), mode))
         };

@@ -19,6 +19,7 @@ mod proxy;
 mod random;
 mod settings;
 mod sweep;
+mod template;
 mod tls;
 pub mod witness;
 mod workload;

@@ -250,18 +250,70 @@ struct Candidate {
     schema: String,
     name: String,
     identity: ReplicaIdentity,
-    has_primary_key: bool,
+    /// Whether the table itself has what its identity is said to be.
+    usable: bool,
+    /// Whether FULL would do.
+    full_usable: bool,
+    /// Whether DEFAULT would do.
+    key_usable: bool,
+    /// Partitions, quoted, that would have to be changed: their identity is their own, and what the stream says of a
+    /// row is what the partition's says, under the name of the root's.
+    partitions: Vec<String>,
 }
 
 impl Candidate {
-    /// Whether publishing its updates and deletes leaves the source's own UPDATE and DELETE working.
+    /// Whether publishing its updates and deletes leaves the source's own UPDATE and DELETE working, and tells which
+    /// row they mean.
     fn identifiable(&self) -> bool {
-        match self.identity {
-            ReplicaIdentity::Full | ReplicaIdentity::Index => true,
-            ReplicaIdentity::Default => self.has_primary_key,
-            ReplicaIdentity::Nothing => false,
-        }
+        self.usable && self.partitions.is_empty()
     }
+
+    /// What is wrong with it.
+    fn problem(&self) -> String {
+        let (schema, name) = (&self.schema, &self.name);
+        if self.usable {
+            let partitions = self.partitions.join(", ");
+            return format!("table {schema}.{name} has partitions without its replica identity ({partitions})");
+        }
+        let why = match self.identity {
+            ReplicaIdentity::Default => "no primary key, or one that is deferrable or has a generated column",
+            ReplicaIdentity::Index => "the index that it uses is gone, or has a generated column",
+            ReplicaIdentity::Full => "it is FULL, and generated columns are not sent",
+            ReplicaIdentity::Nothing => "it is NOTHING",
+        };
+        format!("table {schema}.{name} has no usable replica identity ({why})")
+    }
+
+    /// The SQL that mends it.
+    fn mend(&self) -> String {
+        let identity = match (self.full_usable, self.key_usable) {
+            (true, _) => "FULL",
+            (false, true) => "DEFAULT",
+            (false, false) => "USING INDEX ... /* a unique one, of columns that are NOT NULL and not generated */",
+        };
+        let root = (!self.usable).then(|| quote_qualified(&self.schema, &self.name));
+        let tables = root.iter().chain(&self.partitions);
+        tables.map(|t| format!("ALTER TABLE {t} REPLICA IDENTITY {identity};")).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// An SQL condition: the table with this alias has what its replica identity (an SQL expression) is said to be, and all
+/// of it is sent. The server asks for no less before it lets an UPDATE through; about generated columns from version 18 on.
+fn usable_identity(version: u32, table: &str, identity: &str) -> String {
+    let generated = |columns: &str| {
+        format!(
+            "NOT EXISTS (SELECT FROM pg_catalog.pg_attribute g WHERE g.attrelid = {table}.oid AND g.attnum > 0 \
+             AND NOT g.attisdropped AND g.attgenerated <> '' {columns})"
+        )
+    };
+    let full = if version >= 180_000 { generated("") } else { "true".to_owned() };
+    format!(
+        "CASE {identity} WHEN 'f' THEN {full} WHEN 'n' THEN false \
+         ELSE EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = {table}.oid AND i.indisvalid \
+           AND i.indisunique AND i.indimmediate AND i.indpred IS NULL \
+           AND CASE {identity} WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END AND {}) END",
+        generated("AND g.attnum = ANY (i.indkey)")
+    )
 }
 
 /// What became of a request to publish tables by pattern.
@@ -275,22 +327,39 @@ pub(crate) struct Publishing {
 ///
 /// A table without a usable replica identity is left out if a wildcard found it and refused if it was named: with it
 /// in a publication of updates, the source's own UPDATE would fail.
-pub(crate) async fn create_publication(client: &Client, name: &str, patterns: &[String]) -> Result<Publishing, Stop> {
-    let sql = "SELECT n.nspname::text, c.relname::text, c.relreplident::text, EXISTS (SELECT FROM \
-    pg_catalog.pg_index i \
-           WHERE i.indrelid = c.oid AND i.indisprimary) \
+pub(crate) async fn create_publication(
+    client: &Client,
+    version: u32,
+    name: &str,
+    patterns: &[String],
+) -> Result<Publishing, Stop> {
+    let sql = format!(
+        "SELECT n.nspname::text, c.relname::text, c.relreplident::text, {root}, {full}, {key}, \
+           ARRAY(SELECT pg_catalog.format('%I.%I', ln.nspname, l.relname) \
+             FROM pg_catalog.pg_partition_tree(CASE c.relkind WHEN 'p' THEN c.oid END) t \
+             JOIN pg_catalog.pg_class l ON l.oid = t.relid JOIN pg_catalog.pg_namespace ln ON ln.oid = l.relnamespace \
+             WHERE l.relkind = 'r' \
+               AND NOT ({leaf} AND (l.relreplident = 'f' OR c.relreplident = l.relreplident AND {root})) ORDER BY 1) \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition \
            AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgonce') AND n.nspname NOT LIKE 'pg\\_%' \
-         ORDER BY 1, 2";
-    let rows = client.query(sql, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+         ORDER BY 1, 2",
+        root = usable_identity(version, "c", "c.relreplident"),
+        leaf = usable_identity(version, "l", "l.relreplident"),
+        full = usable_identity(version, "c", "'f'"),
+        key = usable_identity(version, "c", "'d'"),
+    );
+    let rows = client.query(&sql, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
     let candidates: Vec<Candidate> = rows
         .iter()
         .map(|row| Candidate {
             schema: row.get(0),
             name: row.get(1),
             identity: identity(row.get::<_, String>(2).as_bytes()),
-            has_primary_key: row.get(3),
+            usable: row.get(3),
+            full_usable: row.get(4),
+            key_usable: row.get(5),
+            partitions: row.get(6),
         })
         .collect();
     let (mut tables, mut left_out) = (Vec::new(), Vec::new());
@@ -315,8 +384,7 @@ pub(crate) async fn create_publication(client: &Client, name: &str, patterns: &[
                 }
                 continue;
             }
-            let mend = format!("ALTER TABLE {quoted} REPLICA IDENTITY FULL;");
-            let what = format!("table {}.{} has no usable replica identity (no primary key)", table.schema, table.name);
+            let (what, mend) = (table.problem(), table.mend());
             if !pattern.contains('*') {
                 let hint = format!(
                     "In a publication of updates and deletes, the source's own UPDATE of it would fail. Type \

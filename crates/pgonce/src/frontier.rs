@@ -145,9 +145,10 @@ impl Frontier {
         self.pending.is_empty()
     }
 
-    /// Whether the sink has been given something that is not known durable.
-    pub fn any_handed_over(&self) -> bool {
-        self.handed_over > 0
+    /// Whether the sink has been given something that is not known durable, or something durable lies above what was
+    /// attested: then the acknowledgement does not cover everything that it could.
+    pub fn any_unacknowledgeable(&self) -> bool {
+        self.handed_over > 0 || self.attested < self.durable.map(EndLsn::as_boundary).max(self.persisted)
     }
 
     /// The last point that the source reported with nothing open below it.

@@ -2,6 +2,7 @@
 #![warn(missing_docs)]
 
 pub mod assemble;
+mod attestation;
 pub mod catalog;
 pub mod connect;
 pub mod frontier;

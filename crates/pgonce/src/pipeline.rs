@@ -225,10 +225,10 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         let mut flowing = Flowing {
             frontier: Frontier::new(flow.checkpoint.map(|c| c.end), Some(flow.idle.boundary)),
             waiting: VecDeque::new(),
+            waiting_bytes: 0,
             timeline,
             until,
             consistent_from,
-            attest_at: Instant::now(),
             durable_at: Instant::now(),
             idle_at: Instant::now(),
             ask_at: Instant::now(),
@@ -325,8 +325,11 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
     async fn flow(&mut self, state: &mut Flowing, stop: &mut watch::Receiver<bool>) -> Result<Finished, Stop> {
         let mut events = Vec::new();
         loop {
-            // Whatever has arrived joins the next group; nothing is waited for while there is work.
-            if let Some(received) = self.source.receive(&mut events).now_or_never() {
+            // Whatever has arrived joins the next group; nothing is waited for while there is work. With a group's
+            // worth waiting, the rest stays with the source, whose bounded queue then leaves the socket unread.
+            if state.has_room(&self.options.group)
+                && let Some(received) = self.source.receive(&mut events).now_or_never()
+            {
                 self.take_in(state, received, &mut events)?;
             }
             let group = state.next_group(&self.options.group);
@@ -352,7 +355,9 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 continue;
             }
             tokio::select! {
-                received = self.source.receive(&mut events) => self.take_in(state, received, &mut events)?,
+                received = self.source.receive(&mut events), if state.waiting.is_empty() => {
+                    self.take_in(state, received, &mut events)?;
+                }
                 () = tokio::time::sleep_until(state.next_chore()) => {}
                 () = stopped(stop) => {}
             }
@@ -371,6 +376,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 Event::Transaction(transaction) => {
                     let received = state.frontier.received(transaction.commit(), transaction.end());
                     received.map_err(|e| Stop::internal(e.to_string()))?;
+                    state.waiting_bytes += transaction.size();
                     state.waiting.push_back(transaction);
                 }
                 Event::Reported { point, open } => state.frontier.reported(point, open),
@@ -414,20 +420,24 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 state.frontier.made_durable(claim);
             }
         }
-        if now >= state.attest_at {
-            state.attest_at = now + if state.until.is_some() { Flowing::ASK_EVERY } else { Flowing::ATTEST_EVERY };
-            let point = self.source.attest().await?;
-            state.frontier.attested(point);
-        }
-        if now >= state.ask_at && state.waiting.is_empty() {
-            state.ask_at = now + if state.until.is_some() { Flowing::ASK_EVERY } else { Flowing::ATTEST_EVERY };
+        if now >= state.ask_at {
+            // With a stop position in view the source is asked more often, for it is the answer that ends the run.
+            state.ask_at = now + if state.until.is_some() { Flowing::ASK_SOON } else { Flowing::ASK_EVERY };
             self.source.ask_position();
         }
+        self.take_attested(state)?;
         if now >= state.idle_at {
             state.idle_at = now + self.options.idle_interval;
             self.persist_idle(state).await?;
         }
         self.acknowledge(state);
+        Ok(())
+    }
+
+    fn take_attested(&mut self, state: &mut Flowing) -> Result<(), Stop> {
+        if let Some(point) = self.source.attested()? {
+            state.frontier.attested(point);
+        }
         Ok(())
     }
 
@@ -464,17 +474,18 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         });
     }
 
-    /// At a good end: waits a moment for what is written to become durable, so that the last acknowledgement covers it.
+    /// At a good end: waits a moment for what is written to become durable and for a last proof, so that the last
+    /// acknowledgement covers it.
     async fn settle(&mut self, state: &mut Flowing) -> Result<(), Stop> {
         let deadline = Instant::now() + self.options.grace;
-        while state.frontier.any_handed_over() && Instant::now() < deadline {
+        while state.frontier.any_unacknowledgeable() && Instant::now() < deadline {
+            self.source.ask_position();
             if let Some(claim) = self.sink.durable().await? {
                 state.frontier.made_durable(claim);
             }
+            self.take_attested(state)?;
             sleep(Duration::from_millis(10)).await;
         }
-        let point = self.source.attest().await?;
-        state.frontier.attested(point);
         self.persist_idle(state).await?;
         self.acknowledge(state);
         Ok(())
@@ -486,10 +497,11 @@ struct Flowing {
     frontier: Frontier,
     /// Received and not handed over.
     waiting: VecDeque<Transaction>,
+    /// Their encoded changes.
+    waiting_bytes: u64,
     timeline: Timeline,
     until: Option<Boundary>,
     consistent_from: Option<Boundary>,
-    attest_at: Instant,
     durable_at: Instant,
     idle_at: Instant,
     ask_at: Instant,
@@ -497,8 +509,8 @@ struct Flowing {
 
 impl Flowing {
     const DURABLE_EVERY: Duration = Duration::from_millis(50);
-    const ASK_EVERY: Duration = Duration::from_millis(50);
-    const ATTEST_EVERY: Duration = Duration::from_secs(1);
+    const ASK_EVERY: Duration = Duration::from_secs(1);
+    const ASK_SOON: Duration = Duration::from_millis(50);
 
     /// As many whole transactions as are waiting, within bounds, and none at or behind the stop position.
     fn next_group(&mut self, limits: &GroupLimits) -> Vec<Transaction> {
@@ -514,12 +526,19 @@ impl Flowing {
             }
             count += 1;
         }
-        self.waiting.drain(..count).collect()
+        let group: Vec<Transaction> = self.waiting.drain(..count).collect();
+        self.waiting_bytes -= group.iter().map(Transaction::size).sum::<u64>();
+        group
+    }
+
+    /// Whether less than a group is waiting.
+    fn has_room(&self, limits: &GroupLimits) -> bool {
+        self.waiting.len() < limits.transactions && self.waiting_bytes < limits.bytes
     }
 
     /// When something is due though nothing arrives.
     fn next_chore(&self) -> Instant {
-        let next = self.attest_at.min(self.idle_at).min(self.ask_at);
+        let next = self.idle_at.min(self.ask_at);
         if self.frontier.settled() { next } else { next.min(self.durable_at) }
     }
 }

@@ -1,10 +1,12 @@
 //! A source that reads a replication slot.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::Client;
 
 use crate::assemble::SpillSettings;
+use crate::attestation::{self, Attestation, Claim};
 use crate::catalog::{self, SlotState};
 use crate::connect::{ConnectionSettings, SqlConnection, connect_sql};
 use crate::position::{Boundary, Durable};
@@ -59,14 +61,11 @@ pub struct SlotSource {
 
 /// All state of one connection. A reconnect drops it whole.
 struct Session {
-    sql: SqlConnection,
+    sql: Arc<SqlConnection>,
     replication: Option<ReplicationSession>,
     identity: SourceIdentity,
-    /// What the flow is bound to, once it streams.
-    bound: Option<String>,
-    /// The last attestation: everything below was published as bound.
-    attested: Option<Boundary>,
     receiver: Option<Receiver>,
+    attestation: Option<Attestation>,
 }
 
 impl std::fmt::Debug for Session {
@@ -127,7 +126,8 @@ impl SlotSource {
         let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = $1)";
         let exists: bool = session.sql.client.query_one(sql, &[&name]).await.map_err(failed)?.get(0);
         if !exists {
-            let made = catalog::create_publication(&session.sql.client, &name, &patterns).await?;
+            let version = session.identity.server_version;
+            let made = catalog::create_publication(&session.sql.client, version, &name, &patterns).await?;
             self.warnings = made.left_out;
         }
         Ok(())
@@ -151,13 +151,16 @@ impl Source for SlotSource {
             slot: self.settings.slot.clone(),
             server_version,
         };
+        // Before the sink is opened, and with it an older writer fenced off: whoever reads the slot is left alone.
+        if let Some(pid) = catalog::slot_state(&sql.client, &self.settings.slot).await?.and_then(|s| s.active_pid) {
+            return Err(Reason::SlotInUse { slot: self.settings.slot.clone(), pid }.into());
+        }
         self.session = Some(Session {
-            sql,
+            sql: Arc::new(sql),
             replication: Some(replication),
             identity: identity.clone(),
-            bound: None,
-            attested: None,
             receiver: None,
+            attestation: None,
         });
         Ok(identity)
     }
@@ -191,25 +194,7 @@ impl Source for SlotSource {
     async fn published(&mut self, binding: &Binding) -> Result<Published, Stop> {
         let publications = self.settings.publications.clone();
         let session = self.session()?;
-        let (client, version) = (&session.sql.client, session.identity.server_version);
-        let now = catalog::published(client, version, &publications).await;
-        let now = now.map_err(|stop| match stop.reason() {
-            // A publication that the flow was bound to is gone: what was sent since is not known to be complete.
-            Reason::PublicationMissing { publication, .. } => {
-                Reason::PublicationChanged { what: format!("publication {publication} no longer exists") }.into()
-            }
-            _ => stop,
-        })?;
-        let missing = now.missing_from(&binding.published);
-        let gone: Vec<u32> = missing.iter().map(|m| m.table).filter(|oid| *oid != 0).collect();
-        let existing = if gone.is_empty() { Vec::new() } else { catalog::existing(client, &gone).await? };
-        // A table that no longer exists has left nothing out.
-        let left: Vec<&str> =
-            missing.iter().filter(|m| m.table == 0 || existing.contains(&m.table)).map(|m| m.label.as_str()).collect();
-        if !left.is_empty() {
-            return Err(Reason::PublicationChanged { what: format!("no longer there: {}", left.join("; ")) }.into());
-        }
-        Ok(now)
+        attestation::published(&session.sql, session.identity.server_version, &publications, &binding.published).await
     }
 
     async fn snapshot(&mut self) -> Result<Snapshot, Stop> {
@@ -242,7 +227,13 @@ impl Source for SlotSource {
             Err(stop) => return Err(self.name_the_holder(stop).await),
         };
         let session = self.session()?;
-        session.bound = Some(stored.binding.published.clone());
+        session.attestation = Some(Attestation::start(Claim {
+            sql: Arc::clone(&session.sql),
+            server_version: session.identity.server_version,
+            publications: settings.publications,
+            bound: stored.binding.published.clone(),
+            patience: silence_max(wal_sender_timeout),
+        }));
         session.receiver = Some(Receiver::start(
             streaming,
             ReceiverSettings {
@@ -250,6 +241,7 @@ impl Source for SlotSource {
                 spill: settings.spill,
                 queue_bytes: settings.queue_bytes,
                 wal_sender_timeout,
+                silence_max: silence_max(wal_sender_timeout),
             },
         ));
         Ok(())
@@ -268,30 +260,17 @@ impl Source for SlotSource {
     }
 
     fn ask_position(&mut self) {
-        if let Some(receiver) = self.session.as_ref().and_then(|s| s.receiver.as_ref()) {
+        let Some(session) = &self.session else { return };
+        if let Some(receiver) = &session.receiver {
             receiver.feedback.ask();
+        }
+        if let Some(attestation) = &session.attestation {
+            attestation.ask();
         }
     }
 
-    /// Reads the write position first, then whether a change of a publication is under way, then the publications, in
-    /// this order: a change that was in the WAL below the position either still holds its lock at the second step or
-    /// is visible at the third.
-    async fn attest(&mut self) -> Result<Boundary, Stop> {
-        let session = self.session()?;
-        let bound = session.bound.clone().ok_or_else(|| Stop::internal("attested before the stream was started"))?;
-        let point = catalog::insert_position(&session.sql.client).await?;
-        let last = session.attested;
-        if last == Some(point) {
-            return Ok(point);
-        }
-        if catalog::publication_change_in_flight(&session.sql.client).await? {
-            // Not a fault: the next attempt will tell.
-            return Ok(last.unwrap_or(Boundary(crate::position::Lsn::ZERO)));
-        }
-        let binding = Binding { boundary: point, timeline: 0, start: StartMode::GoForward, published: bound };
-        self.published(&binding).await?;
-        self.session()?.attested = Some(point);
-        Ok(point)
+    fn attested(&mut self) -> Result<Option<Boundary>, Stop> {
+        self.session()?.attestation.as_ref().map_or(Ok(None), Attestation::latest)
     }
 
     async fn insert_position(&mut self) -> Result<Boundary, Stop> {
@@ -320,6 +299,14 @@ impl SlotSource {
             Ok(Some(SlotState { active_pid: Some(pid), .. })) => Reason::SlotInUse { slot, pid }.into(),
             _ => stop,
         }
+    }
+}
+
+/// A server that says nothing for so long, though it is asked now and then, is not there any more.
+fn silence_max(wal_sender_timeout: Duration) -> Duration {
+    match wal_sender_timeout {
+        Duration::ZERO => Duration::from_secs(300),
+        timeout => 2 * timeout.max(Duration::from_secs(5)),
     }
 }
 

@@ -56,11 +56,12 @@ pub trait Source: Send {
     /// Takes note of what may be acknowledged. Returns at once; the source sends it in its own time.
     fn acknowledge(&mut self, position: Durable<Boundary>);
 
-    /// Asks the source to report its position soon.
+    /// Asks the source to report its position soon, and to prove anew how far nothing was left out of the stream.
+    /// Returns at once.
     fn ask_position(&mut self);
 
-    /// Proves that nothing below a point was left out of the stream, and returns the point.
-    fn attest(&mut self) -> impl Future<Output = Result<Boundary, Stop>> + Send;
+    /// The point below which nothing was left out of the stream, as far as it has been proved. Returns at once.
+    fn attested(&mut self) -> Result<Option<Boundary>, Stop>;
 
     /// Where the source's write position is now: a stop position for "until now".
     fn insert_position(&mut self) -> impl Future<Output = Result<Boundary, Stop>> + Send;

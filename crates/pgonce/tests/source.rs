@@ -8,6 +8,7 @@ use common::*;
 use pgonce::pipeline::{Finished, Until};
 use pgonce::position::Lsn;
 use pgonce::sink::StartMode;
+use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce_testkit::Cluster;
 use tokio_postgres::Client;
 
@@ -286,4 +287,55 @@ async fn f2_a_slot_that_the_last_process_still_holds_is_waited_for_by_name() {
     holder.kill().await;
     eventually("the second goes on", || async { second.progress.borrow().acknowledged.is_some() }).await;
     second.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_sink_slows_the_socket_in_bounded_memory() {
+    let (cluster, client) = with_t(each_major()[0]).await;
+    let sink = MemorySink::default();
+    run_until_now(flow(&cluster), &sink).await.unwrap();
+    let mut settings = SlotSettings::new(connection(&cluster.url("postgres")), "pgonce_test", vec!["p".to_owned()]);
+    settings.queue_bytes = 1 << 20;
+    let mut options = options();
+    options.group.bytes = 1 << 20;
+    sink.manners.lock().unwrap().write = Duration::from_millis(400);
+    let running = Running::start(SlotSource::new(settings), &sink, options);
+    eventually("streaming", || async { running.progress.borrow().acknowledged.is_some() }).await;
+    let write = "DO $$ BEGIN FOR i IN 1..600 LOOP INSERT INTO t VALUES (i, 1, repeat(md5(i::text), 3000)); \
+    COMMIT; END LOOP; \
+         END $$";
+    client.batch_execute("ALTER TABLE t ALTER COLUMN b SET STORAGE EXTERNAL").await.unwrap();
+    client.batch_execute(write).await.unwrap();
+    let sql = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), sent_lsn)::int8 FROM pg_stat_replication \
+         WHERE application_name = 'pgonce replication'";
+    let (mut unsent_max, mut waiting_max) = (0, 0);
+    while sink.applied().len() < 600 {
+        unsent_max = unsent_max.max(client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0));
+        waiting_max = waiting_max.max(running.progress.borrow().waiting);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // 57 MB were written; what did not fit into a group, the queue and the socket's buffers stayed with the server.
+    assert!(unsent_max > 10 << 20, "the walsender was never held back: {unsent_max}");
+    assert!(waiting_max < 100, "{waiting_max} transactions of 96 kB waited at once");
+    assert_eq!(sink.remembered().sessions, 2);
+    running.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_walsender_that_falls_silent_is_noticed() {
+    let cluster = Cluster::builder(each_major()[0]).conf("wal_sender_timeout", "2s").start().await.unwrap();
+    let client = cluster.connect("postgres").await.unwrap();
+    client.batch_execute(T).await.unwrap();
+    let proxy = pgonce_testkit::Proxy::to(&cluster).await.unwrap();
+    let sink = MemorySink::default();
+    let running = Running::start(slot_source(&proxy.url("postgres"), "p"), &sink, options());
+    eventually("streaming", || async { running.progress.borrow().acknowledged.is_some() }).await;
+    proxy.black_hole(pgonce_testkit::Direction::ToClient, true);
+    let silent = || async { running.progress.borrow().fault.is_some() || sink.remembered().sessions > 1 };
+    eventually("noticed", silent).await;
+    proxy.heal();
+    proxy.end_connections(pgonce_testkit::Ending::Reset);
+    client.batch_execute("INSERT INTO t VALUES (1, 1, 'a')").await.unwrap();
+    eventually("goes on", || async { sink.applied().len() == 1 }).await;
+    running.stop().await.unwrap();
 }

@@ -18,8 +18,11 @@ pub const PINS: &[(&str, &str)] = &[
     ("idle_in_transaction_session_timeout", "0"),
 ];
 
-/// What an SQL connection pins beyond [`PINS`]: an empty `search_path`, for every name that is sent is qualified.
-pub const SQL_PINS: &[(&str, &str)] = &[("search_path", "")];
+/// What an SQL connection pins beyond [`PINS`]: an empty `search_path`, for every name that is sent is qualified, and
+/// what decides how a text is read. With `array_nulls` off, a NULL in an array would become the string `NULL`; with
+/// `xmloption` at `document`, xml that is no document would be refused.
+pub const SQL_PINS: &[(&str, &str)] =
+    &[("search_path", ""), ("standard_conforming_strings", "on"), ("array_nulls", "on"), ("xmloption", "content")];
 
 /// The startup parameter `options`: what the user asked for, then the pins, which win where both name one parameter.
 pub(super) fn options(user: Option<&str>, pins: &[&[(&str, &str)]]) -> String {
@@ -48,7 +51,11 @@ mod tests {
     fn pins_follow_what_the_user_asked_for() {
         let options = options(Some("-c DateStyle=German -c work_mem=1MB"), &[PINS, SQL_PINS]);
         assert!(options.starts_with("-c DateStyle=German -c work_mem=1MB -c DateStyle=ISO,MDY -c "), "{options}");
-        assert!(options.ends_with(" -c search_path="), "{options}");
+        assert!(
+            options
+                .ends_with(" -c search_path= -c standard_conforming_strings=on -c array_nulls=on -c xmloption=content"),
+            "{options}"
+        );
     }
 
     #[test]

@@ -103,7 +103,8 @@ async fn send_updates(mut write: WriteHalf<Transport>, interval: Duration, share
         let spaced = sent_at.is_none_or(|at| at.elapsed() >= SPACING);
         if due || asks || answers || ending || (sent != Some(position) && spaced) {
             message.clear();
-            standby_status_update(position, asks, &mut message);
+            // The server is asked for an answer now and then, so that a connection that has gone silent is noticed.
+            standby_status_update(position, asks || due, &mut message);
             if ending {
                 message.extend_from_slice(b"c\0\0\0\x04"); // CopyDone
             }

@@ -15,7 +15,7 @@ use crate::connect::frame::FrameReader;
 use crate::connect::{ServerError, Transport};
 use crate::position::{Boundary, Lsn};
 use crate::source::Event;
-use crate::stop::{Reason, Stop};
+use crate::stop::{Reason, Side, Stop};
 
 /// The task that reads the socket, and the two ends through which the pipeline deals with it.
 #[derive(Debug)]
@@ -32,6 +32,7 @@ pub(crate) struct ReceiverSettings {
     pub(crate) spill: SpillSettings,
     pub(crate) queue_bytes: usize,
     pub(crate) wal_sender_timeout: Duration,
+    pub(crate) silence_max: Duration,
 }
 
 impl Receiver {
@@ -45,6 +46,7 @@ impl Receiver {
             slot: settings.slot,
             feedback: feedback.clone(),
             rhythm: Rhythm::default(),
+            silence_max: settings.silence_max,
         };
         let task = tokio::spawn({
             let queue = Arc::clone(&queue);
@@ -71,6 +73,8 @@ struct Reading {
     slot: String,
     feedback: Feedback,
     rhythm: Rhythm,
+    /// A server that says nothing for so long, though it is asked now and then, is not there any more.
+    silence_max: Duration,
 }
 
 impl Reading {
@@ -84,9 +88,13 @@ impl Reading {
             }
             self.rhythm.pause().await;
             let asked = Instant::now();
-            match self.frames.fill(&mut self.read).await {
-                Ok(count) => self.rhythm.read(count, asked.elapsed()),
-                Err(error) => return frame_stop(error),
+            match tokio::time::timeout(self.silence_max, self.frames.fill(&mut self.read)).await {
+                Ok(Ok(count)) => self.rhythm.read(count, asked.elapsed()),
+                Ok(Err(error)) => return frame_stop(error),
+                Err(_) => {
+                    let what = format!("the walsender has been silent for {} s", self.silence_max.as_secs());
+                    return Reason::Connection { side: Side::Source, what }.into();
+                }
             }
         }
     }
@@ -99,7 +107,7 @@ impl Reading {
                 b'E' => return Err(server_stop(body, &self.slot)),
                 b'c' | b'C' | b'Z' => {
                     let what = "the walsender ended the stream".to_owned();
-                    return Err(Reason::Connection { side: crate::stop::Side::Source, what }.into());
+                    return Err(Reason::Connection { side: Side::Source, what }.into());
                 }
                 b'S' => {}
                 other => return Err(broken(&format!("unexpected message {other:#04x} in the stream"))),

@@ -1,0 +1,129 @@
+//! The proof that nothing was left out of the stream: what is published is still what the flow is bound to.
+//!
+//! A walsender leaves out, without a word, the changes of a table that has left the publication, and its keepalives move
+//! over them. So nothing is acknowledged above a point for which this proof has been made.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::catalog;
+use crate::connect::SqlConnection;
+use crate::position::Boundary;
+use crate::published::Published;
+use crate::stop::{Reason, Side, Stop};
+
+/// Proofs are not made closer to one another than this.
+const SPACING: Duration = Duration::from_millis(50);
+
+/// Makes proofs in a task of its own, when asked to: neither the stream nor the sink ever waits for one.
+#[derive(Debug)]
+pub(crate) struct Attestation {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    latest: Mutex<Result<Option<Boundary>, Stop>>,
+    asked: Notify,
+}
+
+/// What is proved, and of whom.
+pub(crate) struct Claim {
+    pub(crate) sql: Arc<SqlConnection>,
+    pub(crate) server_version: u32,
+    pub(crate) publications: Vec<String>,
+    /// The fingerprint that the flow is bound to.
+    pub(crate) bound: String,
+    /// How long the server may take to answer.
+    pub(crate) patience: Duration,
+}
+
+impl Attestation {
+    pub(crate) fn start(claim: Claim) -> Attestation {
+        let shared = Arc::new(Shared { latest: Mutex::new(Ok(None)), asked: Notify::new() });
+        let task = tokio::spawn(attest(claim, Arc::clone(&shared)));
+        Attestation { shared, task }
+    }
+
+    /// Asks for a new proof.
+    pub(crate) fn ask(&self) {
+        self.shared.asked.notify_one();
+    }
+
+    /// What has been proved, or why nothing can be any more.
+    pub(crate) fn latest(&self) -> Result<Option<Boundary>, Stop> {
+        self.shared.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Attestation {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn attest(claim: Claim, shared: Arc<Shared>) {
+    let mut last = None;
+    loop {
+        let result = tokio::time::timeout(claim.patience, prove(&claim, last)).await.unwrap_or_else(|_| {
+            let patience = claim.patience.as_secs();
+            let what = format!("no answer to a question about the publications within {patience} s");
+            Err(Reason::Connection { side: Side::Source, what }.into())
+        });
+        let ended = result.is_err();
+        if let Ok(point) = result {
+            last = point;
+        }
+        *shared.latest.lock().unwrap_or_else(PoisonError::into_inner) = result;
+        if ended {
+            return;
+        }
+        tokio::time::sleep(SPACING).await;
+        shared.asked.notified().await;
+    }
+}
+
+/// Reads the write position first, then whether a change of a publication is under way, then the publications, in this
+/// order: a change that lies in the WAL below the position either still holds its lock at the second step or is visible
+/// at the third.
+async fn prove(claim: &Claim, last: Option<Boundary>) -> Result<Option<Boundary>, Stop> {
+    let client = &claim.sql.client;
+    let point = catalog::insert_position(client).await?;
+    if last == Some(point) || catalog::publication_change_in_flight(client).await? {
+        // A change under way is not a fault: the next proof will tell.
+        return Ok(last);
+    }
+    published(&claim.sql, claim.server_version, &claim.publications, &claim.bound).await?;
+    Ok(Some(point))
+}
+
+/// What is published now. Refused if something has left since the fingerprint `bound` was taken.
+pub(crate) async fn published(
+    sql: &SqlConnection,
+    server_version: u32,
+    publications: &[String],
+    bound: &str,
+) -> Result<Published, Stop> {
+    let now = catalog::published(&sql.client, server_version, publications).await;
+    let now = now.map_err(|stop| match stop.reason() {
+        // A publication that the flow was bound to is gone: what was sent since is not known to be complete.
+        Reason::PublicationMissing { publication, .. } => {
+            Reason::PublicationChanged { what: format!("publication {publication} no longer exists") }.into()
+        }
+        _ => stop,
+    })?;
+    let missing = now.missing_from(bound);
+    let gone: Vec<u32> = missing.iter().map(|m| m.table).filter(|oid| *oid != 0).collect();
+    let existing = if gone.is_empty() { Vec::new() } else { catalog::existing(&sql.client, &gone).await? };
+    // A table that no longer exists has left nothing out.
+    let left: Vec<&str> =
+        missing.iter().filter(|m| m.table == 0 || existing.contains(&m.table)).map(|m| m.label.as_str()).collect();
+    if left.is_empty() {
+        return Ok(now);
+    }
+    Err(Reason::PublicationChanged { what: format!("no longer there: {}", left.join("; ")) }.into())
+}
