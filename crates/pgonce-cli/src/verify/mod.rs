@@ -178,7 +178,9 @@ async fn published(config: &FlowConfig, status: &FlowStatus) -> Result<(Publishe
         return Err(Problem::new("copying", text, "Let `pgonce run` finish it, then verify.").into());
     };
     let publications = config.source.publish.names();
-    let settings = SlotSettings::new(config.source.connection.clone(), &status.slot, publications.clone());
+    // Asked for its identity and its publications only. With the name of the slot it would refuse to look on while
+    // the flow runs; no slot has an empty name.
+    let settings = SlotSettings::new(config.source.connection.clone(), "", publications.clone());
     let mut source = SlotSource::new(settings);
     let identity = source.connect().await?;
     same_source(status, &identity)?;

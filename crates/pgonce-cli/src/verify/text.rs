@@ -261,10 +261,10 @@ fn verdict(report: &Report, output: Output) {
             ),
         ),
         Verdict::Drift if of(Outcome::Different) == 0 => (Tone::Bad, "the flow's own records do not agree".to_owned()),
-        Verdict::Drift => (
-            Tone::Bad,
-            format!("{} of {} differ", of(Outcome::Different), counted(report.tables.len() as u64, "table", "tables")),
-        ),
+        Verdict::Drift => {
+            let (different, tables) = (of(Outcome::Different), counted(report.tables.len() as u64, "table", "tables"));
+            (Tone::Bad, format!("{different} of {tables} {}", if different == 1 { "differs" } else { "differ" }))
+        }
         Verdict::NotComparable => (Tone::Warning, "no verdict, for the reason above".to_owned()),
     };
     let head = output.tone(tone, &format!("verdict: {}", report.verdict.words()));
