@@ -1,13 +1,14 @@
 //! The proof that nothing was left out of the stream: what is published is still what the flow is bound to.
 //!
-//! A walsender leaves out, without a word, the changes of a table that has left the publication, and its keepalives move
-//! over them. So nothing is acknowledged above a point for which this proof has been made.
+//! A walsender leaves out, without a word, the changes of a table that has left the publication, and its keepalives
+//! move over them. So nothing is acknowledged above a point for which this proof has been made.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::catalog;
 use crate::connect::SqlConnection;
@@ -15,8 +16,9 @@ use crate::position::Boundary;
 use crate::published::Published;
 use crate::stop::{Reason, Side, Stop};
 
-/// Proofs are not made closer to one another than this.
+/// Proofs are not made closer to one another than this, nor than this many times what the last one took.
 const SPACING: Duration = Duration::from_millis(50);
+const SPACING_TIMES: u32 = 20;
 
 /// Makes proofs in a task of its own, when asked to: neither the stream nor the sink ever waits for one.
 #[derive(Debug)]
@@ -69,6 +71,7 @@ impl Drop for Attestation {
 async fn attest(claim: Claim, shared: Arc<Shared>) {
     let mut last = None;
     loop {
+        let begun = Instant::now();
         let result = tokio::time::timeout(claim.patience, prove(&claim, last)).await.unwrap_or_else(|_| {
             let patience = claim.patience.as_secs();
             let what = format!("no answer to a question about the publications within {patience} s");
@@ -82,7 +85,7 @@ async fn attest(claim: Claim, shared: Arc<Shared>) {
         if ended {
             return;
         }
-        tokio::time::sleep(SPACING).await;
+        tokio::time::sleep(SPACING.max(begun.elapsed() * SPACING_TIMES)).await;
         shared.asked.notified().await;
     }
 }

@@ -297,8 +297,9 @@ impl Candidate {
     }
 }
 
-/// An SQL condition: the table with this alias has what its replica identity (an SQL expression) is said to be, and all
-/// of it is sent. The server asks for no less before it lets an UPDATE through; about generated columns from version 18 on.
+/// An SQL condition: the table with this alias has what its replica identity (an SQL expression) is said to be, and
+/// all of it is sent. The server asks for no less before it lets an UPDATE through; about generated columns from
+/// version 18 on.
 fn usable_identity(version: u32, table: &str, identity: &str) -> String {
     let generated = |columns: &str| {
         format!(

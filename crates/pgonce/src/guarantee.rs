@@ -43,3 +43,21 @@ impl fmt::Display for Guarantee {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn law_4_every_guarantee_says_what_a_crash_can_repeat() {
+        assert!(Guarantee::EffectOnce.to_string().starts_with("effect-once: "));
+        for (repeat, said) in [
+            (Repeat::Transaction, "one transaction"),
+            (Repeat::Batch, "one batch"),
+            (Repeat::SnapshotChunk, "one snapshot chunk"),
+        ] {
+            let guarantee = Guarantee::AtLeastOnce { duplicates_at_most: repeat };
+            assert_eq!(guarantee.to_string(), format!("at-least-once: a crash repeats at most {said}"));
+        }
+    }
+}

@@ -388,6 +388,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
     fn wrote(&mut self, state: &mut Flowing, group: &[Transaction], written: Written) {
         let last = group.last().expect("a group that was written is not empty");
         state.frontier.handed_over(last.commit());
+        state.ask_at = state.ask_at.min(Instant::now() + Flowing::ASK_SOON);
         if let Some(claim) = written.durable {
             state.frontier.made_durable(claim);
         }
@@ -421,8 +422,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             }
         }
         if now >= state.ask_at {
-            // With a stop position in view the source is asked more often, for it is the answer that ends the run.
-            state.ask_at = now + if state.until.is_some() { Flowing::ASK_SOON } else { Flowing::ASK_EVERY };
+            state.ask_at = now + state.ask_interval();
             self.source.ask_position();
         }
         self.take_attested(state)?;
@@ -509,8 +509,19 @@ struct Flowing {
 
 impl Flowing {
     const DURABLE_EVERY: Duration = Duration::from_millis(50);
-    const ASK_EVERY: Duration = Duration::from_secs(1);
-    const ASK_SOON: Duration = Duration::from_millis(50);
+    const ASK_SOON: Duration = Duration::from_millis(200);
+
+    /// With a stop position in view the source is asked often, for it is the answer that ends the run; with something
+    /// to acknowledge often enough that a crash repeats little.
+    fn ask_interval(&self) -> Duration {
+        if self.until.is_some() {
+            Duration::from_millis(50)
+        } else if self.frontier.any_unacknowledgeable() {
+            Flowing::ASK_SOON
+        } else {
+            Duration::from_secs(1)
+        }
+    }
 
     /// As many whole transactions as are waiting, within bounds, and none at or behind the stop position.
     fn next_group(&mut self, limits: &GroupLimits) -> Vec<Transaction> {
