@@ -178,6 +178,8 @@ async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<
     } else {
         ("NULL::name[]", "true", "NULL::text")
     };
+    // Before version 18 no generated column is ever sent, even if the view has it.
+    let sent = if version >= 180_000 { columns } else { "false" };
     // The view is read once: it goes through all tables of a publication, whatever is asked of it.
     let sql = format!(
         "WITH p AS MATERIALIZED (SELECT t.schemaname, t.tablename, {filter} AS filter, \
@@ -192,7 +194,9 @@ async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<
              ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) WHERE i.indrelid = c.oid AND i.indisvalid \
              AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END \
              ORDER BY pg_catalog.array_position(i.indkey::int2[], a.attnum)), \
-           pg_catalog.pg_table_size(c.oid)::int8, greatest(c.reltuples, 0)::int8 \
+           pg_catalog.pg_table_size(c.oid)::int8, greatest(c.reltuples, 0)::int8, \
+           ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 \
+             AND NOT a.attisdropped AND a.attgenerated <> '' AND {sent} ORDER BY a.attnum) \
          FROM p JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname \
          JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename ORDER BY 2, 3"
     );
@@ -210,6 +214,7 @@ async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<
             key: row.get(7),
             bytes: u64::try_from(row.get::<_, i64>(8)).unwrap_or(0),
             rows_estimated: u64::try_from(row.get::<_, i64>(9)).unwrap_or(0),
+            generated: row.get(10),
         })
         .collect())
 }

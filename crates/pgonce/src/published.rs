@@ -34,8 +34,10 @@ pub struct PublishedTable {
     pub schema: String,
     /// Name.
     pub name: String,
-    /// Published columns that carry values (generated ones do not), in the table's order.
+    /// Published columns that are copied: all but generated ones, in the table's order.
     pub columns: Vec<String>,
+    /// Published generated columns (version 18): the stream has their values, the copy has not.
+    pub generated: Vec<String>,
     /// The publication's row filter, as SQL.
     pub row_filter: Option<String>,
     /// A partitioned table that is published as its root.
