@@ -183,7 +183,8 @@ async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<
     // The view is read once: it goes through all tables of a publication, whatever is asked of it.
     let sql = format!(
         "WITH p AS MATERIALIZED (SELECT t.schemaname, t.tablename, {filter} AS filter, \
-             CASE WHEN pg_catalog.bool_and({attnames} IS NOT NULL) THEN pg_catalog.array_agg(u.attname) END AS attnames \
+             CASE WHEN pg_catalog.bool_and({attnames} IS NOT NULL) THEN pg_catalog.array_agg(u.attname) END \
+             AS attnames \
            FROM pg_catalog.pg_publication_tables t LEFT JOIN LATERAL pg_catalog.unnest({attnames}) u (attname) ON true \
            WHERE t.pubname = ANY ($1) GROUP BY 1, 2) \
          SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text, \
@@ -305,7 +306,8 @@ impl Candidate {
 }
 
 /// An SQL condition: the table with this alias has what its replica identity (an SQL expression) is said to be, and all
-/// of it is sent. The server asks for no less before it lets an UPDATE through; about generated columns from version 18 on.
+/// of it is sent. The server asks for no less before it lets an UPDATE through; about generated
+/// columns from version 18 on.
 fn usable_identity(version: u32, table: &str, identity: &str) -> String {
     let generated = |columns: &str| {
         format!(
