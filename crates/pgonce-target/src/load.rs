@@ -64,6 +64,18 @@ pub(crate) async fn load(
 }
 
 fn copy_in_statement(table: &PublishedTable, target: &TargetTable) -> Result<String, Stop> {
+    let ordinary = |name: &&String| target.columns.iter().any(|c| c.name == **name && !c.generated);
+    if let Some(name) = table.generated.iter().find(ordinary) {
+        return Err(Reason::SchemaMismatch {
+            table: table.to_string(),
+            what: format!("column {name:?} is generated on the source and an ordinary one on the target"),
+            hint:
+                "The copy leaves generated columns to the target. Generate it there with the same expression, or leave \
+                   it out of the publication (publish_generated_columns, or its list of columns)."
+                    .to_owned(),
+        }
+        .into());
+    }
     let mut columns = Vec::with_capacity(table.columns.len());
     for name in &table.columns {
         let problem = match target.position(name).and_then(|position| target.columns.get(position)) {

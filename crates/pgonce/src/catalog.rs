@@ -168,30 +168,37 @@ pub(crate) async fn published(client: &Client, version: u32, publications: &[Str
 }
 
 async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<Vec<PublishedTable>, Stop> {
-    let (columns, filter) = if version >= 150_000 {
+    let (attnames, columns, filter) = if version >= 150_000 {
         (
-            "(t.attnames IS NULL OR a.attname = ANY (t.attnames))",
+            "t.attnames",
+            "(p.attnames IS NULL OR a.attname = ANY (p.attnames))",
             "CASE WHEN pg_catalog.bool_and(t.rowfilter IS NOT NULL) \
              THEN pg_catalog.string_agg(DISTINCT '(' || t.rowfilter || ')', ' OR ') END",
         )
     } else {
-        ("true", "NULL::text")
+        ("NULL::name[]", "true", "NULL::text")
     };
+    // Before version 18 no generated column is ever sent, even if the view has it.
+    let sent = if version >= 180_000 { columns } else { "false" };
+    // The view is read once: it goes through all tables of a publication, whatever is asked of it.
     let sql = format!(
-        "SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text, \
+        "WITH p AS MATERIALIZED (SELECT t.schemaname, t.tablename, {filter} AS filter, \
+             CASE WHEN pg_catalog.bool_and({attnames} IS NOT NULL) THEN pg_catalog.array_agg(u.attname) END \
+             AS attnames \
+           FROM pg_catalog.pg_publication_tables t LEFT JOIN LATERAL pg_catalog.unnest({attnames}) u (attname) ON true \
+           WHERE t.pubname = ANY ($1) GROUP BY 1, 2) \
+         SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text, \
            ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 \
-             AND NOT a.attisdropped AND a.attgenerated = '' AND EXISTS (SELECT FROM pg_catalog.pg_publication_tables t \
-               WHERE t.pubname = ANY ($1) AND t.schemaname = n.nspname AND t.tablename = c.relname AND {columns}) \
-             ORDER BY a.attnum), \
+             AND NOT a.attisdropped AND a.attgenerated = '' AND {columns} ORDER BY a.attnum), \
            p.filter, \
            ARRAY(SELECT a.attname::text FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a \
              ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) WHERE i.indrelid = c.oid AND i.indisvalid \
              AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END \
              ORDER BY pg_catalog.array_position(i.indkey::int2[], a.attnum)), \
-           pg_catalog.pg_table_size(c.oid)::int8, greatest(c.reltuples, 0)::int8 \
-         FROM (SELECT t.schemaname, t.tablename, {filter} AS filter FROM pg_catalog.pg_publication_tables t \
-               WHERE t.pubname = ANY ($1) GROUP BY 1, 2) p \
-         JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname \
+           pg_catalog.pg_table_size(c.oid)::int8, greatest(c.reltuples, 0)::int8, \
+           ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 \
+             AND NOT a.attisdropped AND a.attgenerated <> '' AND {sent} ORDER BY a.attnum) \
+         FROM p JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname \
          JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename ORDER BY 2, 3"
     );
     let rows = client.query(&sql, &[&publications]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
@@ -208,6 +215,7 @@ async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<
             key: row.get(7),
             bytes: u64::try_from(row.get::<_, i64>(8)).unwrap_or(0),
             rows_estimated: u64::try_from(row.get::<_, i64>(9)).unwrap_or(0),
+            generated: row.get(10),
         })
         .collect())
 }

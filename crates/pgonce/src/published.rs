@@ -1,5 +1,6 @@
 //! What the source publishes: tables, and a fingerprint of everything that decides which changes are sent.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use crate::pgoutput::ReplicaIdentity;
@@ -33,8 +34,10 @@ pub struct PublishedTable {
     pub schema: String,
     /// Name.
     pub name: String,
-    /// Published columns that carry values (generated ones do not), in the table's order.
+    /// Published columns that are copied: all but generated ones, in the table's order.
     pub columns: Vec<String>,
+    /// Published generated columns (version 18): the stream has their values, the copy has not.
+    pub generated: Vec<String>,
     /// The publication's row filter, as SQL.
     pub row_filter: Option<String>,
     /// A partitioned table that is published as its root.
@@ -69,14 +72,14 @@ impl Published {
 
     /// What `stored` (a fingerprint) had and this one has not: changes may have been left out of the stream.
     pub(crate) fn missing_from(&self, stored: &str) -> Vec<Member> {
-        let members = stored.lines().filter_map(Member::parse);
-        members.filter(|member| !self.members.iter().any(|m| m.key == member.key)).collect()
+        let here: HashSet<&str> = self.members.iter().map(|m| m.key.as_str()).collect();
+        stored.lines().filter_map(Member::parse).filter(|member| !here.contains(member.key.as_str())).collect()
     }
 
     /// Labels of what this one has and `stored` (a fingerprint) had not.
     pub fn added_to(&self, stored: &str) -> Vec<String> {
-        let known: Vec<Member> = stored.lines().filter_map(Member::parse).collect();
-        self.members.iter().filter(|m| !known.iter().any(|k| k.key == m.key)).map(|m| m.label.clone()).collect()
+        let known: HashSet<&str> = stored.lines().filter_map(|line| Some(line.split_once(" # ")?.0)).collect();
+        self.members.iter().filter(|m| !known.contains(m.key.as_str())).map(|m| m.label.clone()).collect()
     }
 }
 
