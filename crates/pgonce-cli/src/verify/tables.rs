@@ -188,6 +188,7 @@ mod tests {
             schema: "public".to_owned(),
             name: "t".to_owned(),
             columns: columns.iter().map(|c| (*c).to_owned()).collect(),
+            generated: Vec::new(),
             row_filter: None,
             partitioned: false,
             identity: ReplicaIdentity::Default,
