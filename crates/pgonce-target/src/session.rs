@@ -69,6 +69,15 @@ const CHECKPOINT: &str = "
 const REDELIVERED: &str = "
     SELECT commit_lsn, xid, changes, digest FROM pgonce.applied WHERE flow = $1 AND commit_lsn = ANY ($2)";
 
+/// Of these positions behind the checkpoint and without a row, those that never had one: the next row names a predecessor
+/// before them. What lies before the beginning of the flow is not the ledger's business.
+const NEVER_APPLIED: &str = "
+    SELECT u.c FROM unnest($2::pg_catalog.pg_lsn[]) AS u (c)
+    CROSS JOIN LATERAL (SELECT a.predecessor FROM pgonce.applied AS a WHERE a.flow = $1 AND a.commit_lsn > u.c
+                        ORDER BY a.commit_lsn LIMIT 1) AS next
+    WHERE coalesce(next.predecessor < u.c, true) AND u.c >= (SELECT f.boundary FROM pgonce.flow AS f WHERE f.name = $1)
+    ORDER BY u.c LIMIT 1";
+
 const POSITIONS: &str = "SELECT pg_catalog.pg_current_wal_insert_lsn(), pg_catalog.pg_current_wal_flush_lsn()";
 
 /// A transaction that is pruned at once deletes at most as many rows.
@@ -159,6 +168,9 @@ impl Session {
         let commits: Vec<PgLsn> = seen.iter().map(|t| lsn(t.commit().0)).collect();
         let rows = self.connection.client.query(&self.ledger.redelivered, &[&&*self.flow, &commits]).await;
         let rows = rows.map_err(|e| ledger_stop(&self.flow, e))?;
+        if rows.len() < seen.len() {
+            self.assert_pruned(seen, &rows).await?;
+        }
         for row in &rows {
             let read = || -> Result<(PgLsn, i64, i64, String), Error> {
                 Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
@@ -185,6 +197,22 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Transactions without a row must have been pruned. One that was never applied is not a duplicate: the source has another
+    /// history than the one that was applied, restored to an earlier point and grown past it, say.
+    async fn assert_pruned(&self, seen: &[Transaction], rows: &[Row]) -> Result<(), Stop> {
+        let failed = |e| ledger_stop(&self.flow, e);
+        let known = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<PgLsn>, Error>>().map_err(failed)?;
+        let missing: Vec<PgLsn> = seen.iter().map(|t| lsn(t.commit().0)).filter(|c| !known.contains(c)).collect();
+        let never = self.connection.client.query_opt(NEVER_APPLIED, &[&&*self.flow, &missing]).await.map_err(failed)?;
+        let Some(never) = never else { return Ok(()) };
+        let what = format!(
+            "it sends a transaction with commit LSN {}, behind the checkpoint, that the ledger has never seen: it was restored to \
+             an earlier point and has grown past the checkpoint, or the ledger was altered",
+            CommitLsn(from_pg(never.try_get(0).map_err(failed)?))
+        );
+        Err(Reason::SourceChanged { what }.into())
     }
 
     /// Applies transactions that are new, in one commit; if that fails for what is in one of them, each in its own.

@@ -11,7 +11,9 @@
 //! - [`persisted`](Frontier::persisted): the sink has stored an idle boundary;
 //! - [`attested`](Frontier::attested): the source end has proved that nothing below a point was left out of the stream.
 //!
-//! A new connection gets a new frontier: nothing survives a reconnect.
+//! A new connection gets a new frontier: nothing survives a reconnect. What was stored before is acknowledged only when
+//! the source has sent everything below it that is not acknowledged yet, and the sink has compared it with what it has:
+//! a source with another history is found by what it sends, and must not lose the evidence.
 
 use std::collections::VecDeque;
 
@@ -32,6 +34,10 @@ pub struct Frontier {
     reported: Option<Boundary>,
     /// Below this point nothing was left out.
     attested: Option<Boundary>,
+    /// What was stored before this session.
+    stored: Option<Boundary>,
+    /// Whether the source has sent everything below that.
+    passed: bool,
     /// What the source has been told last.
     acknowledged: Option<Boundary>,
 }
@@ -63,6 +69,8 @@ impl Frontier {
             persisted,
             reported: None,
             attested: None,
+            stored: persisted.max(durable.map(EndLsn::as_boundary)),
+            passed: false,
             acknowledged: None,
         }
     }
@@ -74,6 +82,7 @@ impl Frontier {
         {
             return Err(OutOfOrder { commit, after: last });
         }
+        self.passed |= self.is_new(commit);
         self.pending.push_back(Pending { commit, end });
         Ok(())
     }
@@ -96,6 +105,7 @@ impl Frontier {
     /// The source has sent everything below `point`. Counts only if nothing lies `open` below it: a transaction that
     /// has begun and not ended, or is prepared and not settled.
     pub fn reported(&mut self, point: Boundary, open: bool) {
+        self.passed |= self.stored <= Some(point);
         if !open {
             self.reported = self.reported.max(Some(point));
         }
@@ -124,12 +134,21 @@ impl Frontier {
 
     /// What may be acknowledged now and has not been yet: the greater of the durable end and the stored idle
     /// boundary, held back to what was attested.
+    ///
+    /// Nothing is, until this session has gone past what was stored before it.
     pub fn acknowledge(&mut self) -> Option<Durable<Boundary>> {
+        if !self.passed || self.pending.front().is_some_and(|p| !self.is_new(p.commit)) {
+            return None;
+        }
         let safe = self.persisted.max(self.durable.map(EndLsn::as_boundary)).min(self.attested)?;
         (Some(safe) > self.acknowledged).then(|| {
             self.acknowledged = Some(safe);
             Durable::proved(safe)
         })
+    }
+
+    fn is_new(&self, commit: CommitLsn) -> bool {
+        self.stored.is_none_or(|stored| stored.precedes(commit))
     }
 
     /// Whether everything with `commit_lsn < stop` is durable, and the source has gone past `stop` with nothing open

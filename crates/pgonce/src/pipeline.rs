@@ -226,6 +226,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             frontier: Frontier::new(flow.checkpoint.map(|c| c.end), Some(flow.idle.boundary)),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
+            boundary: flow.binding.boundary,
             timeline,
             until,
             consistent_from,
@@ -373,6 +374,9 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         received?;
         for event in events.drain(..) {
             match event {
+                // A slot that was moved forward by hand stands where it was before after a crash of the source. What lies
+                // before the beginning of the flow is not its own, whether anything has been applied since or not.
+                Event::Transaction(transaction) if !state.boundary.precedes(transaction.commit()) => {}
                 Event::Transaction(transaction) => {
                     let received = state.frontier.received(transaction.commit(), transaction.end());
                     received.map_err(|e| Stop::internal(e.to_string()))?;
@@ -499,6 +503,8 @@ struct Flowing {
     waiting: VecDeque<Transaction>,
     /// Their encoded changes.
     waiting_bytes: u64,
+    /// Where the flow began.
+    boundary: Boundary,
     timeline: Timeline,
     until: Option<Boundary>,
     consistent_from: Option<Boundary>,

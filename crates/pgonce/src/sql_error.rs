@@ -70,6 +70,7 @@ pub fn condition(sqlstate: &str) -> &'static str {
         "42P07" => "duplicate_table",
         "42804" => "datatype_mismatch",
         "53100" => "disk_full",
+        "53400" => "configuration_limit_exceeded",
         "55000" => "object_not_in_prerequisite_state",
         "55006" => "object_in_use",
         "55P03" => "lock_not_available",

@@ -377,6 +377,11 @@ impl Reason {
                 "Nothing to do if the {side} is restarting: the flow tries \
             again by itself."
             ),
+            Reason::Busy { side, fault } if fault.sqlstate == "53400" => format!(
+                "The flow tries again by itself. Something is all in use on the {side}: max_replication_slots or \
+                 max_wal_senders, most likely. Who has the slots: SELECT slot_name, active_pid, restart_lsn FROM \
+                 pg_replication_slots;"
+            ),
             Reason::Busy { side, .. } => format!(
                 "The flow tries again by itself. If this lasts, look at the {side}'s log, its disk space and who \
                 holds locks: \

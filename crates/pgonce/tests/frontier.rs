@@ -94,8 +94,10 @@ impl World {
     fn acknowledge(&mut self, frontier: &mut Frontier) {
         let Some(position) = frontier.acknowledge() else { return };
         let position = position.position().0.0;
-        for t in &self.sent {
+        for (index, t) in self.sent.iter().enumerate() {
             assert!(t.commit >= position || t.durable, "acknowledged {position} over {t:?}");
+            let compared = index < self.received && t.handed_over;
+            assert!(t.commit >= position || compared, "acknowledged {position} over {t:?}, not sent again yet");
         }
         assert!(position <= self.attested, "acknowledged {position}, attested {}", self.attested);
         assert!(
@@ -246,10 +248,24 @@ fn a10_the_acknowledgement_does_not_follow_a_sinks_number() {
 fn a2_a_keepalive_over_undurable_work_moves_nothing() {
     let mut frontier = Frontier::new(None, Some(boundary(10)));
     frontier.attested(boundary(1000));
+    frontier.reported(boundary(10), false);
     assert_eq!(frontier.acknowledge().map(|d| d.position()), Some(boundary(10)));
     transaction(&mut frontier, 20, 25);
     frontier.reported(boundary(500), false);
     assert_eq!((frontier.idle_candidate(), frontier.acknowledge()), (None, None));
+}
+
+#[test]
+fn what_was_stored_is_acknowledged_when_it_has_come_again_and_was_compared() {
+    let mut frontier = Frontier::new(Some(EndLsn(Lsn(25))), Some(boundary(10)));
+    frontier.attested(boundary(1000));
+    assert_eq!(frontier.acknowledge(), None, "the source has not shown what it has below");
+    transaction(&mut frontier, 20, 25);
+    frontier.reported(boundary(30), true);
+    assert_eq!(frontier.acknowledge(), None, "shown and not compared");
+    frontier.handed_over(CommitLsn(Lsn(20)));
+    frontier.made_durable(EndLsn(Lsn(25)));
+    assert_eq!(frontier.acknowledge().map(|d| d.position()), Some(boundary(25)));
 }
 
 #[test]
