@@ -131,8 +131,11 @@ async fn a_column_list_and_a_row_filter_hold_for_copy_and_stream() {
 async fn two_publications_feed_one_flow() {
     for major in majors().unwrap() {
         let case = Case::new(major, "two").await;
-        case.both("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (LIKE a INCLUDING ALL); CREATE TABLE c (LIKE a INCLUDING ALL)")
-            .await;
+        case.both(
+            "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (LIKE a INCLUDING ALL); CREATE TABLE c \
+        (LIKE a INCLUDING ALL)",
+        )
+        .await;
         case.at_source("INSERT INTO a VALUES (1); INSERT INTO b VALUES (1); INSERT INTO c VALUES (1)").await;
         case.at_source("CREATE PUBLICATION \"One\" FOR TABLE a, b; CREATE PUBLICATION two FOR TABLE b").await;
         let case = case.with(&["--publication", "One,two"]);
