@@ -11,6 +11,7 @@ mod lock;
 mod output;
 mod progress;
 mod render;
+mod time;
 mod verify;
 mod watch;
 

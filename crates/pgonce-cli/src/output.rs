@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::config::flags::Format;
 use crate::failure::Failure;
-use crate::render::utc;
+use crate::time::utc;
 
 /// Where a command writes to, and how.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
-//! Numbers, sizes, times and aligned lists as people read them.
+//! Numbers, sizes, durations and aligned lists as people read them.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crate::output::{Output, Tone};
 
@@ -102,27 +102,6 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// A time in UTC, as RFC 3339 writes it, to the millisecond.
-pub fn utc(time: SystemTime) -> String {
-    let (days, in_day, millis) = match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => ((since.as_secs() / 86_400) as i64, since.as_secs() % 86_400, since.subsec_millis()),
-        Err(_) => (0, 0, 0),
-    };
-    // Days to a date of the Gregorian calendar, whose year is thought to begin in March: Howard Hinnant's
-    // `civil_from_days`.
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (in_day / 3600, in_day / 60 % 60, in_day % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
-}
-
 /// Hides what looks like the password of a connection string in text that others made of the command line.
 pub fn redacted(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
@@ -167,16 +146,6 @@ mod tests {
         assert_eq!(bytes(u64::MAX), "16384.0 PB");
         let texts = [0, 59, 61, 3599, 7200, 200_000].map(|s| duration(Duration::from_secs(s)));
         assert_eq!(texts, ["0 s", "59 s", "61 s", "59 min 59 s", "2 h 0 min", "2 d 7 h"]);
-    }
-
-    #[test]
-    fn times_are_those_of_the_calendar() {
-        let at = |seconds| utc(UNIX_EPOCH + Duration::from_secs(seconds));
-        assert_eq!(at(0), "1970-01-01T00:00:00.000Z");
-        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000Z");
-        assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59.000Z");
-        assert_eq!(at(4_102_444_800), "2100-01-01T00:00:00.000Z");
-        assert_eq!(utc(UNIX_EPOCH + Duration::from_millis(1_796_056_496_250)), "2026-11-30T16:34:56.250Z");
     }
 
     #[test]

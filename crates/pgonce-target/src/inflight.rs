@@ -15,8 +15,8 @@ use pgonce::position::CommitLsn;
 use tokio_postgres::{Error, Statement};
 
 use crate::failure::Failure;
+use crate::prepared::Prepared;
 use crate::value::RawValue;
-use crate::write::Prepared;
 
 /// Statements in flight, oldest first, within bounds.
 #[derive(Default)]

@@ -31,9 +31,6 @@ pub(crate) trait Planner: Send {
     fn forget(&mut self);
 }
 
-/// The planner in use.
-pub(crate) type InUse = crate::write::RowWriter;
-
 /// Which changes apply: those of a copied table only behind the boundary at which it was copied.
 #[derive(Debug, Default)]
 pub(crate) struct Scope {

@@ -6,9 +6,9 @@ use pgonce::pgoutput::{Column, Tuple};
 use pgonce::position::CommitLsn;
 use pgonce::relation::Relation;
 
+use crate::prepared::Turn;
 use crate::schema::Mapping;
 use crate::value::{RawValue, TextColumn};
-use crate::write::Turn;
 
 /// From this many rows on, one statement for all is worth its planning.
 pub(crate) const RUN_ROWS_MIN: usize = 4;

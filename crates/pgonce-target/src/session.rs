@@ -18,8 +18,11 @@ use tokio_postgres::{Error, Row, Statement};
 use crate::failure::Failure;
 use crate::inflight::{InFlight, Subject};
 use crate::ledger::{self, from_pg, ledger_stop, lsn, sql_stop, unreadable};
-use crate::plan::{InUse, Planner, Scope};
-use crate::target::{SynchronousCommit, TargetSettings};
+use crate::plan::{Planner, Scope};
+use crate::settings::{SynchronousCommit, TargetSettings};
+
+/// The planner in use.
+type InUse = crate::write::RowWriter;
 
 /// Everything that dies with the connection.
 pub(crate) struct Session {

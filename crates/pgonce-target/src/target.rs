@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pgonce::connect::{ConnectionSettings, connect_sql};
+use pgonce::connect::connect_sql;
 use pgonce::guarantee::Guarantee;
 use pgonce::position::{Boundary, EndLsn};
 use pgonce::published::PublishedTable;
@@ -18,55 +18,7 @@ use crate::ledger::{self, lsn, unreadable};
 use crate::load;
 use crate::plan::Scope;
 use crate::session::Session;
-
-/// Where and how a [`PostgresTarget`] writes.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct TargetSettings {
-    /// The flow's name, under which its state is stored on the target.
-    pub flow: String,
-    /// How to connect.
-    pub connection: ConnectionSettings,
-    /// Whether a commit waits until it is flushed. The default is [`SynchronousCommit::Off`].
-    pub durability: SynchronousCommit,
-    /// How long the rows of `pgonce.applied` are kept behind the checkpoint. The default is 7 days.
-    pub applied_retention: Duration,
-}
-
-impl TargetSettings {
-    /// The usual settings for a flow.
-    pub fn new(flow: impl Into<String>, connection: ConnectionSettings) -> TargetSettings {
-        TargetSettings {
-            flow: flow.into(),
-            connection,
-            durability: SynchronousCommit::default(),
-            applied_retention: Duration::from_secs(7 * 24 * 60 * 60),
-        }
-    }
-}
-
-/// `synchronous_commit` of the session that applies. Either way nothing is called durable before it is flushed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum SynchronousCommit {
-    /// A commit does not wait; it is called durable when the target's flushed log has passed it. Faster.
-    #[default]
-    Off,
-    /// A commit waits until it is flushed and, where the target has synchronous standbys, until they have it.
-    On,
-}
-
-impl SynchronousCommit {
-    pub(crate) fn setting(self) -> &'static str {
-        match self {
-            SynchronousCommit::Off => "off",
-            SynchronousCommit::On => "on",
-        }
-    }
-
-    pub(crate) fn waits(self) -> bool {
-        self == SynchronousCommit::On
-    }
-}
+use crate::settings::TargetSettings;
 
 /// What the session found out about the target, for warnings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

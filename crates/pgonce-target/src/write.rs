@@ -7,7 +7,6 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use pgonce::connect::SqlConnection;
 use pgonce::pgoutput::{Column, OldTuple, ReplicaIdentity, Tuple};
-use pgonce::position::CommitLsn;
 use pgonce::relation::Relation;
 use pgonce::transaction::{Change, Transaction};
 use tokio_postgres::types::Type;
@@ -15,21 +14,11 @@ use tokio_postgres::types::Type;
 use crate::failure::{Failure, unidentified};
 use crate::inflight::{InFlight, Subject};
 use crate::plan::{Planner, Scope};
+use crate::prepared::{Prepared, Turn};
 use crate::run::{InsertRun, RUN_ROWS_MIN};
 use crate::schema::{Mapping, missing_table, read_table};
 use crate::statement::{self, Locator, Parameter, Statement};
 use crate::value::RawValue;
-
-/// A statement that the server has prepared, and what it is for.
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    statement: tokio_postgres::Statement,
-    parameters: Vec<Parameter>,
-    pub(crate) mapping: Arc<Mapping>,
-    pub(crate) operation: &'static str,
-    /// Columns of the relation by which the row is looked for.
-    pub(crate) key: Vec<usize>,
-}
 
 /// Writes rows one after the other.
 #[derive(Default)]
@@ -53,14 +42,6 @@ struct Table {
 /// Where more statements have been prepared than this, all are forgotten: shapes of wide tables could be without
 /// number.
 const PREPARED_MAX: usize = 2_000;
-
-/// What a statement is sent with.
-#[derive(Clone, Copy)]
-pub(crate) struct Turn<'a> {
-    pub(crate) connection: &'a Arc<SqlConnection>,
-    pub(crate) commit: CommitLsn,
-    pub(crate) xid: u32,
-}
 
 impl Planner for RowWriter {
     async fn apply(

@@ -5,6 +5,7 @@ pub mod assemble;
 mod attestation;
 pub mod catalog;
 pub mod connect;
+pub mod flow;
 pub mod frontier;
 pub mod guarantee;
 pub mod ident;

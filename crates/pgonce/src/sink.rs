@@ -2,11 +2,12 @@
 
 use std::future::Future;
 
+use crate::flow::SourceIdentity;
+pub use crate::flow::{Binding, IdlePoint, StartMode, Stored, StoredFlow};
 use crate::guarantee::Guarantee;
-use crate::position::{Boundary, Checkpoint, EndLsn, Timeline};
-use crate::published::{Published, PublishedTable};
+use crate::position::{Boundary, EndLsn};
+use crate::published::PublishedTable;
 use crate::snapshot::TableRows;
-use crate::source::SourceIdentity;
 use crate::stop::{Reason, Stop};
 use crate::transaction::Transaction;
 
@@ -90,84 +91,4 @@ pub struct Written {
     /// Everything up to here is claimed durable. The acknowledgement is computed from what was handed over, whatever
     /// is claimed.
     pub durable: Option<EndLsn>,
-}
-
-/// A position that an idle source has reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IdlePoint {
-    /// Everything below it has been received and is durable.
-    pub boundary: Boundary,
-    /// The source's timeline.
-    pub timeline: Timeline,
-}
-
-/// What a flow begins with: stored once, and held against the source at every connect.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Binding {
-    /// Where the stream begins: of a new slot its consistent point, of an existing one its `confirmed_flush_lsn`.
-    pub boundary: Boundary,
-    /// The source's timeline.
-    pub timeline: Timeline,
-    /// Whether tables are copied first.
-    pub start: StartMode,
-    /// What is published, as [`Published::fingerprint`] writes it.
-    pub published: String,
-}
-
-impl Binding {
-    /// The binding of a flow that starts at `boundary`.
-    pub fn new(boundary: Boundary, timeline: Timeline, start: StartMode, published: &Published) -> Binding {
-        Binding { boundary, timeline, start, published: published.fingerprint() }
-    }
-
-    /// Whether the table with this OID was published when the flow was bound.
-    pub fn publishes(&self, table: u32) -> bool {
-        let line = format!("publishes {table} # ");
-        self.published.lines().any(|l| l.starts_with(&line))
-    }
-}
-
-/// What an empty checkpoint means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StartMode {
-    /// The tables are copied first.
-    Snapshot,
-    /// Nothing is copied: the stream begins at the slot's position, onto a target that is a copy already.
-    GoForward,
-}
-
-/// What a sink has stored of a flow.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stored {
-    /// The flow has never been bound.
-    Nothing,
-    /// The flow has begun.
-    Flow(StoredFlow),
-}
-
-/// The stored state of a flow that has begun.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredFlow {
-    /// What [`Sink::bind`] stored.
-    pub binding: Binding,
-    /// Whether the initial copy is complete (or was never asked for).
-    pub streaming: bool,
-    /// Tables that have been copied: OID on the source, and the boundary at which each was read.
-    pub copied: Vec<(u32, Boundary)>,
-    /// The last applied transaction.
-    pub checkpoint: Option<Checkpoint>,
-    /// The last idle boundary; the binding's boundary until there is one.
-    pub idle: IdlePoint,
-}
-
-impl StoredFlow {
-    /// The greatest position that the source may have been told, and its timeline.
-    pub fn position(&self) -> IdlePoint {
-        match self.checkpoint {
-            Some(c) if c.end.as_boundary() >= self.idle.boundary => {
-                IdlePoint { boundary: c.end.as_boundary(), timeline: c.timeline }
-            }
-            _ => self.idle,
-        }
-    }
 }

@@ -2,29 +2,13 @@
 
 use std::future::Future;
 
-use crate::position::{Boundary, Durable, Lsn, Timeline};
+pub use crate::flow::SourceIdentity;
+use crate::flow::{Binding, StartMode, StoredFlow};
+use crate::position::{Boundary, Durable};
 use crate::published::Published;
-use crate::sink::{Binding, StartMode, StoredFlow};
 use crate::snapshot::Snapshot;
 use crate::stop::Stop;
 use crate::transaction::Transaction;
-
-/// Who is at the other end, as `IDENTIFY_SYSTEM` on the replication connection says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceIdentity {
-    /// System identifier of the cluster, made by `initdb` and shared by its physical copies.
-    pub system_identifier: String,
-    /// Current timeline.
-    pub timeline: Timeline,
-    /// WAL flush position.
-    pub flushed: Lsn,
-    /// Database.
-    pub database: String,
-    /// The slot that is read.
-    pub slot: String,
-    /// `server_version_num`, as in 150018.
-    pub server_version: u32,
-}
 
 /// Yields whole committed transactions in commit order, and takes acknowledgements.
 ///

@@ -14,7 +14,8 @@ use crate::facts::{self, SlotFacts, SourceFacts};
 use crate::failure::Failure;
 use crate::ledger::{self, FlowState};
 use crate::output::{Output, Tone};
-use crate::render::{Listing, bytes, counted, duration, utc};
+use crate::render::{Listing, bytes, counted, duration};
+use crate::time::utc;
 
 /// A database that does not answer is unreachable after this long, where the URL sets no `connect_timeout`.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

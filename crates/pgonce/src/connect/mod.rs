@@ -12,6 +12,7 @@ pub(crate) mod frame;
 mod keys;
 mod open;
 mod parse;
+mod parse_error;
 mod pins;
 mod server_error;
 mod settings;
@@ -19,10 +20,12 @@ mod sql;
 mod startup;
 mod stream;
 mod tls;
+mod tries;
 
 pub use environment::Environment;
-pub use error::{ConnectError, ConnectErrorKind, ParseConnectionError};
+pub use error::{ConnectError, ConnectErrorKind};
 pub use open::open_session;
+pub use parse_error::ParseConnectionError;
 pub use pins::{PINS, SQL_PINS};
 pub use server_error::ServerError;
 pub use settings::{

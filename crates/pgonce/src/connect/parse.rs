@@ -3,8 +3,8 @@
 //! See PostgreSQL, libpq, "Connection Strings". Positions are bytes from 1. No error here quotes a value, and none
 //! quotes a key that may be the tail of a password that was not escaped.
 
-use super::error::ParseConnectionError;
 use super::keys;
+use super::parse_error::ParseConnectionError;
 
 /// A key with its value, in the order they stand. A later one overrides an earlier one.
 pub(super) type Pairs = Vec<(&'static keys::Key, String)>;

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::environment::Environment;
-use super::error::ParseConnectionError;
 use super::keys::{KEYS, Key, Standing};
 use super::parse;
+use super::parse_error::ParseConnectionError;
 
 /// Where Debian, Red Hat and the other packagers put the server's socket.
 const SOCKET_DIRECTORY: &str = "/var/run/postgresql";

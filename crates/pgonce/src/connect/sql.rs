@@ -11,12 +11,12 @@ use tokio_postgres::tls::{TlsConnect, TlsStream};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection};
 
 use super::error::{At, ConnectError};
-use super::open::{Encryption, Question, Tries, within};
 use super::pins::{self, PINS, SQL_PINS};
 use super::server_error::ServerError;
 use super::settings::{ChannelBindingMode, ConnectionSettings, Endpoint};
 use super::startup::why_unbound;
 use super::stream::{Transport, open_one};
+use super::tries::{Encryption, Question, Tries, within};
 
 /// A client, and the task that drives its connection. Dropped, the task ends, and with it the connection.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ use tokio_rustls::client::TlsStream;
 
 use super::certificate;
 use super::error::{At, ConnectError};
-use super::open::{Encryption, Tries, within};
 use super::settings::{ConnectionSettings, Endpoint, Host, SslMode};
 use super::tls;
+use super::tries::{Encryption, Tries, within};
 
 /// The SSLRequest message: its length, and a code where a protocol's version would stand.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F];
