@@ -16,9 +16,10 @@ use crate::position::Boundary;
 use crate::published::Published;
 use crate::stop::{Reason, Side, Stop};
 
-/// Proofs are not made closer to one another than this, nor than this many times what the last one took.
+/// Proofs are not made closer to one another than this, nor than so many times what the last one took, within reason.
 const SPACING: Duration = Duration::from_millis(50);
 const SPACING_TIMES: u32 = 20;
+const SPACING_MAX: Duration = Duration::from_millis(500);
 
 /// Makes proofs in a task of its own, when asked to: neither the stream nor the sink ever waits for one.
 #[derive(Debug)]
@@ -85,7 +86,7 @@ async fn attest(claim: Claim, shared: Arc<Shared>) {
         if ended {
             return;
         }
-        tokio::time::sleep(SPACING.max(begun.elapsed() * SPACING_TIMES)).await;
+        tokio::time::sleep((begun.elapsed() * SPACING_TIMES).clamp(SPACING, SPACING_MAX)).await;
         shared.asked.notified().await;
     }
 }

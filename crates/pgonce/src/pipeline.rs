@@ -482,7 +482,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
     /// At a good end: waits a moment for what is written to become durable and for a last proof, so that the last
     /// acknowledgement covers it.
     async fn settle(&mut self, state: &mut Flowing) -> Result<(), Stop> {
-        let deadline = Instant::now() + self.options.grace;
+        let deadline = Instant::now() + 2 * self.options.grace;
         while state.frontier.any_unacknowledgeable() && Instant::now() < deadline {
             self.source.ask_position();
             if let Some(claim) = self.sink.durable().await? {

@@ -282,10 +282,10 @@ impl Source for SlotSource {
     }
 
     async fn close(&mut self) {
-        if let Some(session) = self.session.take()
-            && let Some(receiver) = &session.receiver
+        if let Some(mut session) = self.session.take()
+            && let Some(receiver) = session.receiver.take()
         {
-            receiver.feedback.end().await;
+            receiver.end().await;
         }
     }
 }

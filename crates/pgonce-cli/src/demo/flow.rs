@@ -1,6 +1,7 @@
 //! `pgonce run` as a child: started, killed, started again, and what it said.
 
 use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -86,6 +87,8 @@ impl FlowProcess {
         self.redelivered += self.doing().redelivered;
         match status.map_err(|e| failed(&e))? {
             status if status.success() => Ok(()),
+            // It had only just been started, and was not listening yet.
+            status if status.signal() == Some(15) => Ok(()),
             status => Err(wrong(&format!("SIGTERM ended it with {status}"), &self.last_error())),
         }
     }

@@ -59,6 +59,14 @@ impl Receiver {
     }
 }
 
+impl Receiver {
+    /// Sends the last acknowledgement and ends the stream, and waits a moment for the server to have taken both in.
+    pub(crate) async fn end(mut self) {
+        self.feedback.end().await;
+        let _ = tokio::time::timeout(Duration::from_secs(1), &mut self.task).await;
+    }
+}
+
 impl Drop for Receiver {
     fn drop(&mut self) {
         self.task.abort();
