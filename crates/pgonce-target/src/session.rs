@@ -69,8 +69,8 @@ const CHECKPOINT: &str = "
 const REDELIVERED: &str = "
     SELECT commit_lsn, xid, changes, digest FROM pgonce.applied WHERE flow = $1 AND commit_lsn = ANY ($2)";
 
-/// Of these positions behind the checkpoint and without a row, those that never had one: the next row names a predecessor
-/// before them. What lies before the beginning of the flow is not the ledger's business.
+/// Of these positions behind the checkpoint and without a row, those that never had one: the next row names a
+/// predecessor before them. What lies before the beginning of the flow is not the ledger's business.
 const NEVER_APPLIED: &str = "
     SELECT u.c FROM unnest($2::pg_catalog.pg_lsn[]) AS u (c)
     CROSS JOIN LATERAL (SELECT a.predecessor FROM pgonce.applied AS a WHERE a.flow = $1 AND a.commit_lsn > u.c
@@ -199,8 +199,8 @@ impl Session {
         Ok(())
     }
 
-    /// Transactions without a row must have been pruned. One that was never applied is not a duplicate: the source has another
-    /// history than the one that was applied, restored to an earlier point and grown past it, say.
+    /// Transactions without a row must have been pruned. One that was never applied is not a duplicate: the source has
+    /// another history than the one that was applied, restored to an earlier point and grown past it, say.
     async fn assert_pruned(&self, seen: &[Transaction], rows: &[Row]) -> Result<(), Stop> {
         let failed = |e| ledger_stop(&self.flow, e);
         let known = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<PgLsn>, Error>>().map_err(failed)?;
@@ -208,8 +208,8 @@ impl Session {
         let never = self.connection.client.query_opt(NEVER_APPLIED, &[&&*self.flow, &missing]).await.map_err(failed)?;
         let Some(never) = never else { return Ok(()) };
         let what = format!(
-            "it sends a transaction with commit LSN {}, behind the checkpoint, that the ledger has never seen: it was restored to \
-             an earlier point and has grown past the checkpoint, or the ledger was altered",
+            "it sends a transaction with commit LSN {}, behind the checkpoint, that the ledger has never seen: it was \
+             restored to an earlier point and has grown past the checkpoint, or the ledger was altered",
             CommitLsn(from_pg(never.try_get(0).map_err(failed)?))
         );
         Err(Reason::SourceChanged { what }.into())

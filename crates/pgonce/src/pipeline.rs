@@ -375,8 +375,8 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         received?;
         for event in events.drain(..) {
             match event {
-                // A slot that was moved forward by hand stands where it was before after a crash of the source. What lies
-                // before the beginning of the flow is not its own, whether anything has been applied since or not.
+                // A slot that was moved forward by hand goes back when the source crashes. What lies before the
+                // beginning of the flow is not its own, whether anything has been applied since or not.
                 Event::Transaction(transaction) if !state.boundary.precedes(transaction.commit()) => {}
                 Event::Transaction(transaction) => {
                     let received = state.frontier.received(transaction.commit(), transaction.end());
