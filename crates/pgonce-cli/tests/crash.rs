@@ -134,7 +134,8 @@ async fn a24_a_commit_whose_answer_is_lost_is_not_repeated() {
         proxy.heal();
         flow.assert_witnesses_in_the_end().await;
         run.sigterm().await;
-        let stopped = flow.log().lines().filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok()).next_back();
+        let log = flow.log();
+        let stopped = log.lines().last().and_then(|line| serde_json::from_str::<serde_json::Value>(line).ok());
         let redelivered = stopped.as_ref().and_then(|event| event["redelivered"].as_u64());
         assert!(redelivered >= Some(3), "what had committed came again and was skipped: {stopped:?}");
     }
