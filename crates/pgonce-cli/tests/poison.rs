@@ -67,6 +67,14 @@ const FAILURES: &[Poison] = &[
         mend: "ALTER TABLE t ALTER b TYPE text",
     },
     Poison {
+        // Many rows at a time, which an explicit cast would cut short.
+        name: "too_long_run",
+        target: "ALTER TABLE t ALTER b TYPE varchar(5)",
+        transaction: "INSERT INTO t SELECT 10 + i * 1000, 7731377, 'MARKER' FROM generate_series(0, 4) i",
+        expected: &["SQLSTATE 22001, table public.t"],
+        mend: "ALTER TABLE t ALTER b TYPE text",
+    },
+    Poison {
         name: "other_type",
         target: "ALTER TABLE t ALTER b TYPE int USING b::int",
         transaction: "INSERT INTO t VALUES (10, 7731377, 'MARKER')",
@@ -149,7 +157,7 @@ async fn assert_no_values(case: &Case, said_before: &str) {
     }
 }
 
-async fn stops_at_the_tenth_and_goes_on(major: u32, poison: &Poison, code: &str) {
+async fn stops_at_the_tenth_and_goes_on(major: u32, poison: &Poison, code: &str, starts: usize) {
     let mut case = Case::new(major, poison.name).await;
     case.both(
         "CREATE TABLE t (id int PRIMARY KEY, n int, b text);
@@ -177,8 +185,8 @@ async fn stops_at_the_tenth_and_goes_on(major: u32, poison: &Poison, code: &str)
         case.at_source("COMMIT").await;
     }
     case.environment.push(("PGONCE_LOG", "trace"));
-    // A second start says the same, and does no more than the first.
-    for start in 0..2 {
+    // Another start says the same, and does no more than the first.
+    for start in 0..starts {
         let said = case.refused(code, 7).await;
         let held = case.held().await;
         let (commit, xid) = held.iter().find(|(_, xid)| *xid == poisonous).unwrap();
@@ -209,8 +217,9 @@ async fn stops_at_the_tenth_and_goes_on(major: u32, poison: &Poison, code: &str)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a9_a_transaction_that_the_target_refuses_is_named_without_its_values() {
     for major in majors().unwrap() {
-        for poison in FAILURES {
-            stops_at_the_tenth_and_goes_on(major, poison, "transaction_failed").await;
+        for (n, poison) in FAILURES.iter().enumerate() {
+            let starts = if n == 0 { 2 } else { 1 };
+            stops_at_the_tenth_and_goes_on(major, poison, "transaction_failed", starts).await;
         }
     }
 }
@@ -218,8 +227,9 @@ async fn a9_a_transaction_that_the_target_refuses_is_named_without_its_values() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k5_a_row_that_is_not_there_once_stops_the_flow_without_its_values() {
     for major in majors().unwrap() {
-        for poison in CONFLICTS {
-            stops_at_the_tenth_and_goes_on(major, poison, "row_conflict").await;
+        for (n, poison) in CONFLICTS.iter().enumerate() {
+            let starts = if n == 0 { 2 } else { 1 };
+            stops_at_the_tenth_and_goes_on(major, poison, "row_conflict", starts).await;
         }
     }
 }

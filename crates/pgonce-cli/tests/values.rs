@@ -9,6 +9,9 @@ use pgonce_testkit::majors;
 const TYPES: &str = r#"
     CREATE SCHEMA "Types; --";
     CREATE TYPE "Types; --"."Mood" AS ENUM ('sad', 'OK', 'it''s "fine"', '');
+    CREATE FUNCTION "Types; --".wrong(text) RETURNS "Types; --"."Mood" IMMUTABLE LANGUAGE sql
+        AS $$ SELECT enum_first(NULL::"Types; --"."Mood") $$;
+    CREATE CAST (text AS "Types; --"."Mood") WITH FUNCTION "Types; --".wrong;
     CREATE DOMAIN "Types; --".small AS int CHECK (VALUE < 100);
     CREATE DOMAIN "Types; --".smaller AS "Types; --".small CHECK (VALUE < 50);
     CREATE DOMAIN "Types; --".code AS varchar(4);
@@ -190,11 +193,32 @@ async fn c1_to_c7_every_value_arrives_as_it_was_by_copy_and_by_stream() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c6_a_source_in_latin1_keeps_its_letters_and_its_names() {
+    let (table, column) = ("\"Stra\u{df}e\"", "\"gr\u{f6}\u{df}e\"");
+    for major in majors().unwrap() {
+        let mut case = Case::new(major, "c6_latin1").await;
+        case.at_source("CREATE DATABASE c6_latin1_source TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'").await;
+        case.source = case.pair.source.connect("c6_latin1_source").await.unwrap();
+        case.source_url = case.pair.source.url("c6_latin1_source");
+        case.both(&format!("CREATE TABLE {table} (id int PRIMARY KEY, {column} text)")).await;
+        case.at_source(&format!("INSERT INTO {table} VALUES (1, '\u{e9}\u{ff}\u{ac}')")).await;
+        case.drain().await;
+        case.assert_same(&format!("SELECT * FROM {table}")).await;
+        case.at_source(&format!("INSERT INTO {table} SELECT i, '\u{fc}\u{df}' FROM generate_series(2, 9) i")).await;
+        case.at_source(&format!("UPDATE {table} SET {column} = '\u{d6}' WHERE id < 4")).await;
+        case.drain().await;
+        let rows = case.assert_same(&format!("SELECT * FROM {table} ORDER BY id")).await;
+        assert_eq!((rows.len(), rows[0].as_str(), rows[8].as_str()), (9, "(1,\u{d6})", "(9,\u{fc}\u{df})"));
+    }
+}
+
 /// Keys of types whose equality is not that of their text, or whose operators are not where others are.
 const KEYS: &[(&str, &[&str])] = &[
     ("numeric", &["1.10", "'NaN'", "1e100"]),
     ("float8", &["'-0'", "'NaN'", "0.1"]),
     ("citext", &["'MiXed'", "'other'"]),
+    ("hstore", &["'a=>1'", "''"]),
     ("char(5)", &["'ab'", "''"]),
     ("varchar(5)", &["'ab '", "''"]),
     ("text COLLATE \"C\"", &["'ab'", "''"]),
