@@ -100,6 +100,7 @@ impl Watcher {
 pub fn phase_word(phase: Phase) -> &'static str {
     match phase {
         Phase::Connecting => "connecting",
+        Phase::Beginning => "beginning",
         Phase::Copying => "copying",
         Phase::CatchingUp => "catching_up",
         Phase::Streaming => "streaming",
@@ -113,6 +114,9 @@ impl Notice {
     /// The notice for people, on a line or a few.
     pub fn text(&self) -> String {
         match self {
+            Notice::Phase { phase: Phase::Beginning, .. } => {
+                "making the slot (which waits until transactions that are open on the source have ended)".to_owned()
+            }
             Notice::Phase { phase: Phase::Copying, tables, .. } => {
                 format!("copying {}", counted(*tables as u64, "table", "tables"))
             }

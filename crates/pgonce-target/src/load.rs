@@ -5,7 +5,8 @@ use std::pin::pin;
 use bytes::Bytes;
 use futures_util::SinkExt;
 use pgonce::position::Boundary;
-use pgonce::published::PublishedTable;
+use pgonce::published::{Published, PublishedTable};
+use pgonce::sink::StartMode;
 use pgonce::snapshot::TableRows;
 use pgonce::sql_error::{condition, fault_of, passes};
 use pgonce::stop::{Reason, Stop};
@@ -29,10 +30,8 @@ pub(crate) async fn load(
     let target = read_table(client, &table.schema, &table.name).await.map_err(sql_stop)?;
     let target = target.ok_or_else(|| missing_table(&table.schema, &table.name))?;
     let statement = copy_in_statement(table, &target)?;
-    let only = if target.partitioned { "" } else { "ONLY " };
-    let occupied = client.query_one(&format!("SELECT EXISTS (SELECT FROM {only}{})", target.quoted), &[]).await;
-    if occupied.and_then(|row| row.try_get(0)).map_err(sql_stop)? {
-        return Err(Reason::TargetNotEmpty { table: table.to_string() }.into());
+    if occupied(session, &target).await? {
+        return Err(Reason::TargetNotEmpty { tables: vec![target.quoted] }.into());
     }
     let copied = {
         let sink: CopyInSink<Bytes> = client.copy_in(&statement).await.map_err(|e| copy_stop(table, e))?;
@@ -61,6 +60,43 @@ pub(crate) async fn load(
     // Deferred constraints speak up here.
     client.batch_execute("COMMIT").await.map_err(|e| copy_stop(table, e))?;
     Ok(copied)
+}
+
+/// Whether every table can be copied (or, without a copy, streamed into), all of them at once.
+pub(crate) async fn check(session: &Session, published: &Published, start: StartMode) -> Result<(), Stop> {
+    let client = &session.connection.client;
+    let (mut problems, mut filled) = (Vec::new(), Vec::new());
+    for table in &published.tables {
+        let target = read_table(client, &table.schema, &table.name).await.map_err(sql_stop)?;
+        let mapped = match target {
+            None => Err(missing_table(&table.schema, &table.name)),
+            Some(target) => copy_in_statement(table, &target).map(|_| target),
+        };
+        match mapped {
+            Err(problem) => problems.push(problem),
+            Ok(target) if start == StartMode::Snapshot && occupied(session, &target).await? => {
+                filled.push(target.quoted)
+            }
+            Ok(_) => {}
+        }
+    }
+    let others = problems.len().saturating_sub(1);
+    match problems.into_iter().next().map(|stop| stop.reason().clone()) {
+        None if filled.is_empty() => Ok(()),
+        None => Err(Reason::TargetNotEmpty { tables: filled }.into()),
+        Some(Reason::SchemaMismatch { table, what, hint }) if others > 0 => {
+            let what = format!("{what} (and {others} more tables cannot be mapped)");
+            Err(Reason::SchemaMismatch { table, what, hint }.into())
+        }
+        Some(reason) => Err(reason.into()),
+    }
+}
+
+async fn occupied(session: &Session, target: &TargetTable) -> Result<bool, Stop> {
+    let only = if target.partitioned { "" } else { "ONLY " };
+    let sql = format!("SELECT EXISTS (SELECT FROM {only}{})", target.quoted);
+    let row = session.connection.client.query_one(&sql, &[]).await;
+    row.and_then(|row| row.try_get(0)).map_err(sql_stop)
 }
 
 fn copy_in_statement(table: &PublishedTable, target: &TargetTable) -> Result<String, Stop> {

@@ -62,8 +62,9 @@ impl Scope {
             None => Err(Reason::SchemaMismatch {
                 table: relation.to_string(),
                 what: "it was added to the publication after the flow began and has not been copied".to_owned(),
-                hint: "Take it out of the publication again (ALTER PUBLICATION ... DROP TABLE ...; on the source), or \
-                       start the flow anew to copy it: `pgonce reset`."
+                hint: "This version cannot take a table in while the flow runs: to carry it, start the flow anew \
+                       (`pgonce reset` shows how). Partitions made later are carried where the publication has \
+                       publish_via_partition_root."
                     .to_owned(),
             }
             .into()),

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use pgonce::connect::connect_sql;
 use pgonce::guarantee::Guarantee;
 use pgonce::position::{Boundary, EndLsn};
-use pgonce::published::PublishedTable;
+use pgonce::published::{Published, PublishedTable};
 use pgonce::sink::{Binding, IdlePoint, Sink, StartMode, Stored, Written};
 use pgonce::snapshot::TableRows;
 use pgonce::source::SourceIdentity;
@@ -155,6 +155,13 @@ impl Sink for PostgresTarget {
         session.flushed_all();
         self.session = Some(session);
         Ok(true)
+    }
+
+    async fn check(&mut self, published: &Published, start: StartMode) -> Result<(), Stop> {
+        let session = self.take()?;
+        load::check(&session, published, start).await?;
+        self.session = Some(session);
+        Ok(())
     }
 
     async fn bind(&mut self, binding: &Binding) -> Result<(), Stop> {

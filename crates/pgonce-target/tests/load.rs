@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use pgonce::connect::{ConnectionSettings, Environment};
+use pgonce::published::Published;
 use pgonce::sink::{Binding, Sink, StartMode, Stored};
 use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::source::{Begun, Source};
@@ -20,6 +21,7 @@ struct Copying {
     from: Client,
     source: SlotSource,
     sink: PostgresTarget,
+    published: Published,
     begun: Begun,
 }
 
@@ -36,14 +38,15 @@ impl Copying {
         let identity = source.connect().await.unwrap();
         let mut sink = PostgresTarget::new(target.settings());
         assert_eq!(sink.open(&identity).await.unwrap(), Stored::Nothing);
+        let published = source.publish(StartMode::Snapshot).await.unwrap();
         let begun = source.begin(StartMode::Snapshot).await.unwrap();
-        let binding = Binding::new(begun.boundary, identity.timeline, StartMode::Snapshot, &begun.published);
+        let binding = Binding::new(begun.boundary, identity.timeline, StartMode::Snapshot, &published);
         sink.bind(&binding).await.unwrap();
-        Copying { target, from, source, sink, begun }
+        Copying { target, from, source, sink, published, begun }
     }
 
     async fn load(&mut self, name: &str) -> Result<u64, Stop> {
-        let table = self.begun.published.tables.iter().find(|t| t.name == name).unwrap();
+        let table = self.published.tables.iter().find(|t| t.name == name).unwrap();
         let snapshot = self.begun.snapshot.as_ref().unwrap();
         let rows = snapshot.rows(table, Arc::new(AtomicU64::new(0))).await?;
         self.sink.load(table, snapshot.boundary, rows).await

@@ -18,8 +18,8 @@ use crate::stop::{Reason, Side, Stop};
 
 /// Proofs are not made closer to one another than this, nor than so many times what the last one took, within reason.
 const SPACING: Duration = Duration::from_millis(50);
-const SPACING_TIMES: u32 = 20;
-const SPACING_MAX: Duration = Duration::from_millis(500);
+const SPACING_TIMES: u32 = 5;
+const SPACING_MAX: Duration = Duration::from_secs(10);
 
 /// Makes proofs in a task of its own, when asked to: neither the stream nor the sink ever waits for one.
 #[derive(Debug)]

@@ -1,8 +1,11 @@
 //! What the source's catalog says: slot, publications, published tables. One query each, whatever the number of tables.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
 use tokio_postgres::Client;
 
-use crate::ident::{quote_ident, quote_qualified};
+use crate::ident::{quote_ident, quote_literal, quote_qualified};
 use crate::pgoutput::ReplicaIdentity;
 use crate::position::{Boundary, Lsn};
 use crate::published::{Member, Published, PublishedTable};
@@ -100,7 +103,7 @@ impl SlotState {
 pub(crate) async fn published(client: &Client, version: u32, publications: &[String]) -> Result<Published, Stop> {
     let failed = |e| stop_from_sql(Side::Source, &e);
     let names: Vec<&str> = publications.iter().map(String::as_str).collect();
-    let mut members = Vec::new();
+    let (mut members, mut warnings) = (Vec::new(), Vec::new());
     let sql = "SELECT p.oid, p.pubname::text, p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, \
          p.pubviaroot, coalesce(pg_catalog.to_jsonb(p) ->> 'pubgencols', '') FROM pg_catalog.pg_publication p \
          WHERE p.pubname = ANY ($1)";
@@ -109,9 +112,23 @@ pub(crate) async fn published(client: &Client, version: u32, publications: &[Str
         let (oid, name): (u32, String) = (row.get(0), row.get(1));
         let flags: String = (2..8).map(|i| if row.get::<_, bool>(i) { '1' } else { '0' }).collect();
         let generated: String = row.get(8);
+        let operations = ["insert", "update", "delete", "truncate"];
+        let published = |at: &usize| row.get::<_, bool>(3 + *at);
+        let (sent, kept): (Vec<usize>, Vec<usize>) = (0..operations.len()).partition(published);
+        let [sent, kept] = [sent, kept].map(|ats| ats.iter().map(|at| operations[*at]).collect::<Vec<_>>());
+        if !kept.is_empty() {
+            let kept = kept.join(", ");
+            warnings.push(format!("publication {name} leaves out {kept}: the target will not see these changes"));
+        }
+        if row.get(2) {
+            warnings.push(format!(
+                "publication {name} is FOR ALL TABLES: a table or partition that is made later is not carried, and the \
+                 first change to it stops the flow; a publication of named tables avoids that"
+            ));
+        }
         members.push(Member {
             key: format!("publication {oid} {flags} {generated}").trim_end().to_owned(),
-            label: format!("publication {name} as it was"),
+            label: format!("publication {name} with {}", sent.join(", ")),
             table: 0,
         });
         found.push(name);
@@ -136,6 +153,10 @@ pub(crate) async fn published(client: &Client, version: u32, publications: &[Str
         let (schema, name, publication): (String, String, String) = (row.get(2), row.get(3), row.get(4));
         let columns: Option<String> = row.get(5);
         let filter: Option<String> = row.get(6);
+        let parts = [(columns.is_some(), "columns"), (filter.is_some(), "rows")];
+        for (_, part) in parts.iter().filter(|(limited, _)| *limited) {
+            warnings.push(format!("publication {publication} carries only some {part} of table {schema}.{name}"));
+        }
         members.push(Member {
             key: format!("member {member} {table} [{}] {}", columns.unwrap_or_default(), filter.unwrap_or_default())
                 .trim_end()
@@ -160,11 +181,11 @@ pub(crate) async fn published(client: &Client, version: u32, publications: &[Str
     let tables = tables(client, version, &names).await?;
     members.extend(tables.iter().map(|t| Member {
         key: format!("publishes {}", t.oid),
-        label: format!("table {t} as a published table"),
+        label: format!("table {t}"),
         table: t.oid,
     }));
     members.sort();
-    Ok(Published { members, tables })
+    Ok(Published { members, tables, warnings })
 }
 
 async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<Vec<PublishedTable>, Stop> {
@@ -235,12 +256,36 @@ pub(crate) async fn existing(client: &Client, oids: &[u32]) -> Result<Vec<u32>, 
 
 /// The source's write position. On a standby, what it has replayed.
 pub(crate) async fn insert_position(client: &Client) -> Result<Boundary, Stop> {
-    let sql = "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() \
-         ELSE pg_catalog.pg_current_wal_insert_lsn() END::text";
+    Ok(write_positions(client).await?.0)
+}
+
+/// A position that covers everything that has been committed, and that the walsender will reach without anybody
+/// writing.
+///
+/// A walsender sends what is flushed. An asynchronous commit is flushed within three times `wal_writer_delay`; what is
+/// still not flushed then holds no commit, and may stay so for as long as nothing else is written.
+pub(crate) async fn committed_position(client: &Client) -> Result<Boundary, Stop> {
+    let (wanted, mut flushed, delay) = write_positions(client).await?;
+    let deadline = Instant::now() + 3 * delay + Duration::from_millis(200);
+    while flushed < wanted && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        flushed = write_positions(client).await?.1;
+    }
+    Ok(wanted.min(flushed))
+}
+
+/// The write position, the flush position, and `wal_writer_delay`.
+async fn write_positions(client: &Client) -> Result<(Boundary, Boundary, Duration), Stop> {
+    let sql = "SELECT CASE WHEN r THEN pg_catalog.pg_last_wal_replay_lsn() \
+           ELSE pg_catalog.pg_current_wal_insert_lsn() END::text, \
+         CASE WHEN r THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_flush_lsn() END::text, \
+         (SELECT s.setting::int4 FROM pg_catalog.pg_settings s WHERE s.name = 'wal_writer_delay') \
+         FROM pg_catalog.pg_is_in_recovery() r";
     let row = client.query_one(sql, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
-    let lsn: Lsn =
-        row.get::<_, String>(0).parse().map_err(|_| Stop::internal("the source's write position is no LSN"))?;
-    Ok(Boundary(lsn.before_page_header()))
+    let lsn = |at| row.get::<_, String>(at).parse::<Lsn>().map(|lsn| Boundary(lsn.before_page_header()));
+    let broken = |_| Stop::internal("a position of the source is no LSN");
+    let delay = Duration::from_millis(u64::try_from(row.get::<_, i32>(2)).unwrap_or(200));
+    Ok((lsn(0).map_err(broken)?, lsn(1).map_err(broken)?, delay))
 }
 
 /// Whether a change of a publication is under way: made, perhaps already in the WAL, and not yet visible.
@@ -325,23 +370,20 @@ fn usable_identity(version: u32, table: &str, identity: &str) -> String {
     )
 }
 
-/// What became of a request to publish tables by pattern.
+/// The tables that patterns choose.
 #[derive(Debug)]
-pub(crate) struct Publishing {
-    /// Tables that were left out, each with the reason and the SQL that mends it.
+pub(crate) struct Choice {
+    /// Schema and name of those that can be published.
+    pub(crate) tables: Vec<(String, String)>,
+    /// Those that cannot, each with the reason and the SQL that mends it.
     pub(crate) left_out: Vec<String>,
 }
 
-/// Makes a publication of the tables that match `patterns` (`schema.table`, `*` for any run of characters).
+/// The tables that match `patterns` (`schema.table`, `*` for any run of characters).
 ///
 /// A table without a usable replica identity is left out if a wildcard found it and refused if it was named: with it
 /// in a publication of updates, the source's own UPDATE would fail.
-pub(crate) async fn create_publication(
-    client: &Client,
-    version: u32,
-    name: &str,
-    patterns: &[String],
-) -> Result<Publishing, Stop> {
+pub(crate) async fn choose(client: &Client, version: u32, patterns: &[String]) -> Result<Choice, Stop> {
     let sql = format!(
         "SELECT n.nspname::text, c.relname::text, c.relreplident::text, {root}, {full}, {key}, \
            ARRAY(SELECT pg_catalog.format('%I.%I', ln.nspname, l.relname) \
@@ -386,10 +428,10 @@ pub(crate) async fn create_publication(
             .into());
         }
         for table in matching {
-            let quoted = quote_qualified(&table.schema, &table.name);
             if table.identifiable() {
-                if !tables.contains(&quoted) {
-                    tables.push(quoted);
+                let chosen = (table.schema.clone(), table.name.clone());
+                if !tables.contains(&chosen) {
+                    tables.push(chosen);
                 }
                 continue;
             }
@@ -405,27 +447,36 @@ pub(crate) async fn create_publication(
             left_out.push(format!("{what}: left out. To replicate it: {mend}"));
         }
     }
-    if tables.is_empty() {
-        return Err(Reason::SourceNotReady {
-            what: "none of the tables asked for can be published".to_owned(),
-            hint: left_out.join(" "),
-        }
-        .into());
+    Ok(Choice { tables, left_out })
+}
+
+/// What pgonce writes into the comment of a publication that it makes, and looks for before it removes one.
+pub const PUBLICATION_COMMENT: &str = "made by pgonce";
+
+/// Makes a publication of the chosen tables.
+pub(crate) async fn create_publication(client: &Client, name: &str, choice: &Choice) -> Result<(), Stop> {
+    let left_out = choice.left_out.join(" ");
+    if choice.tables.is_empty() {
+        let what = "none of the tables asked for can be published".to_owned();
+        return Err(Reason::SourceNotReady { what, hint: left_out }.into());
     }
+    let tables: Vec<String> = choice.tables.iter().map(|(schema, table)| quote_qualified(schema, table)).collect();
     let create = format!(
         "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)",
         quote_ident(name),
         tables.join(", ")
     );
-    client.batch_execute(&create).await.map_err(|e| match e.code().map(|c| c.code()) {
+    let comment = format!("COMMENT ON PUBLICATION {} IS {}", quote_ident(name), quote_literal(PUBLICATION_COMMENT));
+    client.batch_execute(&format!("{create}; {comment}")).await.map_err(|e| match e.code().map(|c| c.code()) {
         Some("42501") => Reason::SourceNotReady {
             what: format!("the role may not create publication {name}"),
-            hint: format!("Let an admin (who owns the tables and has CREATE on the database) type: {create};"),
+            hint: format!(
+                "Let an admin (who owns the tables and has CREATE on the database) type: {create}; {left_out}"
+            ),
         }
         .into(),
         _ => stop_from_sql(Side::Source, &e),
-    })?;
-    Ok(Publishing { left_out })
+    })
 }
 
 /// Whether `text` matches `pattern`, in which `*` stands for any run of characters.

@@ -123,6 +123,8 @@ pub enum Phase {
     /// Connecting and checking both ends.
     #[default]
     Connecting,
+    /// Making the slot, which waits until the transactions that are open on the source have ended.
+    Beginning,
     /// Copying tables.
     Copying,
     /// Streaming, with tables' boundaries not yet passed.
@@ -213,7 +215,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         let until = match self.options.until {
             None => None,
             Some(Until::At(lsn)) => Some(Boundary(lsn)),
-            Some(Until::Now) => Some(self.source.insert_position().await?),
+            Some(Until::Now) => Some(self.source.committed_position().await?),
         };
         let consistent_from = flow.copied.iter().map(|(_, boundary)| *boundary).max();
         self.progress.send_modify(|p| {
@@ -247,8 +249,12 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         let (mut flow, snapshot) = match self.sink.open(&identity).await? {
             Stored::Flow(flow) => (flow, None),
             Stored::Nothing => {
+                let published = self.source.publish(self.options.start).await?;
+                // Before there is a slot that keeps WAL.
+                self.sink.check(&published, self.options.start).await?;
+                self.progress.send_modify(|p| p.phase = Phase::Beginning);
                 let begun = self.source.begin(self.options.start).await?;
-                let binding = Binding::new(begun.boundary, identity.timeline, self.options.start, &begun.published);
+                let binding = Binding::new(begun.boundary, identity.timeline, self.options.start, &published);
                 self.sink.bind(&binding).await?;
                 let idle = IdlePoint { boundary: binding.boundary, timeline: identity.timeline };
                 let streaming = self.options.start == StartMode::GoForward;
@@ -259,7 +265,11 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         let added = published.added_to(&flow.binding.published);
         let mut warnings = self.source.warnings();
         warnings.extend(self.sink.warnings());
-        warnings.extend(added.iter().map(|what| format!("{what} was added after the flow began: it is not copied")));
+        warnings.extend(
+            added.iter().map(|what| {
+                format!("{what} came after the flow began and is not carried; a change to it stops the flow")
+            }),
+        );
         self.progress.send_modify(|p| {
             for warning in warnings {
                 if !p.warnings.contains(&warning) {

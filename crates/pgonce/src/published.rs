@@ -12,6 +12,8 @@ pub struct Published {
     pub(crate) members: Vec<Member>,
     /// The tables, by schema and name.
     pub tables: Vec<PublishedTable>,
+    /// What the publications leave out, and what follows from how they are made, in words for the operator.
+    pub warnings: Vec<String>,
 }
 
 /// One thing that decides what is sent.
@@ -112,10 +114,12 @@ mod tests {
                 member("publishes 16384", 16384),
             ],
             tables: Vec::new(),
+            warnings: Vec::new(),
         };
         let after = Published {
             members: vec![member("publication 5 1111", 0), member("publishes 16390", 16390)],
             tables: Vec::new(),
+            warnings: Vec::new(),
         };
         let stored = before.fingerprint();
         assert!(before.missing_from(&stored).is_empty() && before.added_to(&stored).is_empty());

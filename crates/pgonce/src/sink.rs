@@ -6,17 +6,17 @@ use crate::flow::SourceIdentity;
 pub use crate::flow::{Binding, IdlePoint, StartMode, Stored, StoredFlow};
 use crate::guarantee::Guarantee;
 use crate::position::{Boundary, EndLsn};
-use crate::published::PublishedTable;
+use crate::published::{Published, PublishedTable};
 use crate::snapshot::TableRows;
 use crate::stop::{Reason, Stop};
 use crate::transaction::Transaction;
 
 /// Makes whole transactions durable, and says so.
 ///
-/// The order of calls in a session: [`open`](Sink::open); on a first start [`bind`](Sink::bind), [`load`](Sink::load)
-/// for each table, [`copied`](Sink::copied); then [`write`](Sink::write), [`durable`](Sink::durable) and
-/// [`persist_idle`](Sink::persist_idle) as the stream demands. After any error the session is over: the next call is
-/// `open`, and nothing of what was handed over before it may be counted on.
+/// The order of calls in a session: [`open`](Sink::open); on a first start [`check`](Sink::check),
+/// [`bind`](Sink::bind), [`load`](Sink::load) for each table, [`copied`](Sink::copied); then [`write`](Sink::write),
+/// [`durable`](Sink::durable) and [`persist_idle`](Sink::persist_idle) as the stream demands. After any error the
+/// session is over: the next call is `open`, and nothing of what was handed over before it may be counted on.
 pub trait Sink: Send {
     /// What this sink promises about duplicates.
     fn guarantee(&self) -> Guarantee;
@@ -41,6 +41,12 @@ pub trait Sink: Send {
     fn persist_idle(&mut self, idle: IdlePoint) -> impl Future<Output = Result<bool, Stop>> + Send {
         let _ = idle;
         async { Ok(false) }
+    }
+
+    /// First start: refuses what could not be carried, before anything is made on the source.
+    fn check(&mut self, published: &Published, start: StartMode) -> impl Future<Output = Result<(), Stop>> + Send {
+        let (_, _) = (published, start);
+        async { Ok(()) }
     }
 
     /// Stores what the flow is bound to, before anything is copied or streamed.

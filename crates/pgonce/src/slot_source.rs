@@ -116,19 +116,37 @@ impl SlotSource {
         Ok(state)
     }
 
-    /// Makes sure that the publications exist.
+    /// Makes the publication if it is ours to make and does not exist.
     async fn ensure_publication(&mut self) -> Result<(), Stop> {
         let Some(patterns) = self.settings.create_publication.clone() else { return Ok(()) };
         let [name] = self.settings.publications.as_slice() else { return Ok(()) };
         let name = name.clone();
         let session = self.session()?;
-        let failed = |e| stop_from_sql(Side::Source, &e);
         let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = $1)";
-        let exists: bool = session.sql.client.query_one(sql, &[&name]).await.map_err(failed)?.get(0);
-        if !exists {
-            let version = session.identity.server_version;
-            let made = catalog::create_publication(&session.sql.client, version, &name, &patterns).await?;
-            self.warnings = made.left_out;
+        let exists = session.sql.client.query_one(sql, &[&name]).await;
+        if exists.map_err(|e| stop_from_sql(Side::Source, &e))?.get(0) {
+            return Ok(());
+        }
+        let choice = catalog::choose(&session.sql.client, session.identity.server_version, &patterns).await?;
+        catalog::create_publication(&session.sql.client, &name, &choice).await
+    }
+
+    /// Tables that the patterns choose now and that are not carried.
+    async fn warn_of_unpublished(&mut self, published: &Published) -> Result<(), Stop> {
+        let Some(patterns) = self.settings.create_publication.clone() else { return Ok(()) };
+        let session = self.session()?;
+        let choice = catalog::choose(&session.sql.client, session.identity.server_version, &patterns).await;
+        // A table that was named and can no longer be published is not what this is about.
+        let Ok(choice) = choice else { return Ok(()) };
+        let missing = choice
+            .tables
+            .iter()
+            .filter(|(schema, name)| !published.tables.iter().any(|t| t.schema == *schema && t.name == *name));
+        let missing: Vec<String> = missing.map(|(schema, name)| format!("{schema}.{name}")).collect();
+        self.warnings.extend(choice.left_out);
+        if !missing.is_empty() {
+            let missing = missing.join(", ");
+            self.warnings.push(format!("not in the publication, and so not carried: {missing}"));
         }
         Ok(())
     }
@@ -165,36 +183,53 @@ impl Source for SlotSource {
         Ok(identity)
     }
 
-    async fn begin(&mut self, start: StartMode) -> Result<Begun, Stop> {
-        // The slot is inspected before anything is made, and the publication is made before the slot.
-        let state = self.slot_state().await?;
+    async fn publish(&mut self, start: StartMode) -> Result<Published, Stop> {
+        // The slot is inspected before anything is made.
+        self.slot_state().await?;
         self.ensure_publication().await?;
-        let settings = self.settings.clone();
+        let publications = self.settings.publications.clone();
         let session = self.session()?;
-        let published =
-            catalog::published(&session.sql.client, session.identity.server_version, &settings.publications).await?;
+        let published = catalog::published(&session.sql.client, session.identity.server_version, &publications).await?;
         if published.tables.is_empty() && start == StartMode::Snapshot {
-            let what = format!("publication {} publishes no table", settings.publications.join(", "));
+            let what = format!("publication {} publishes no table", publications.join(", "));
             let hint = "ALTER PUBLICATION ... ADD TABLE ...; on the source.".to_owned();
             return Err(Reason::SourceNotReady { what, hint }.into());
         }
+        Ok(published)
+    }
+
+    async fn begin(&mut self, start: StartMode) -> Result<Begun, Stop> {
+        let state = self.slot_state().await?;
+        let settings = self.settings.clone();
         if let Some(state) = state {
             let confirmed = state.confirmed_flush.ok_or_else(|| {
                 Stop::from(Reason::DataGap { what: format!("slot {} has no confirmed_flush_lsn", settings.slot) })
             })?;
-            return Ok(Begun { boundary: Boundary(confirmed), published, snapshot: None });
+            return Ok(Begun { boundary: Boundary(confirmed), snapshot: None });
         }
         let mut exporter = ReplicationSession::open(&settings.connection).await?;
         let created = exporter.create_slot(&settings.slot, false).await?;
         let boundary = created.consistent_point;
+        if start == StartMode::GoForward {
+            self.warnings.push(format!(
+                "slot {} did not exist and was made now: what was committed before {boundary} is not carried. \
+                Go-forward is \
+                 for a target that already holds all of it",
+                settings.slot
+            ));
+        }
         let snapshot = Snapshot::new(boundary, created.snapshot, settings.connection.clone(), Box::new(exporter));
-        Ok(Begun { boundary, published, snapshot: Some(snapshot) })
+        Ok(Begun { boundary, snapshot: Some(snapshot) })
     }
 
     async fn published(&mut self, binding: &Binding) -> Result<Published, Stop> {
         let publications = self.settings.publications.clone();
         let session = self.session()?;
-        attestation::published(&session.sql, session.identity.server_version, &publications, &binding.published).await
+        let version = session.identity.server_version;
+        let now = attestation::published(&session.sql, version, &publications, &binding.published).await?;
+        self.warnings.extend(now.warnings.iter().cloned());
+        self.warn_of_unpublished(&now).await?;
+        Ok(now)
     }
 
     async fn snapshot(&mut self) -> Result<Snapshot, Stop> {
@@ -273,8 +308,8 @@ impl Source for SlotSource {
         self.session()?.attestation.as_ref().map_or(Ok(None), Attestation::latest)
     }
 
-    async fn insert_position(&mut self) -> Result<Boundary, Stop> {
-        catalog::insert_position(&self.session()?.sql.client).await
+    async fn committed_position(&mut self) -> Result<Boundary, Stop> {
+        catalog::committed_position(&self.session()?.sql.client).await
     }
 
     fn warnings(&mut self) -> Vec<String> {

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 
 use crate::connect::{ConnectionSettings, SqlConnection, connect_sql};
-use crate::ident::{quote_ident, quote_literal};
+use crate::ident::{quote_ident, quote_literal, quote_qualified};
 use crate::position::Boundary;
 use crate::published::PublishedTable;
 use crate::sql_error::stop_from_sql;
-use crate::stop::{Side, Stop};
+use crate::stop::{Reason, Side, Stop};
 
 /// A snapshot exported by a slot's creation: every table is read as of its [`boundary`](Snapshot::boundary), by any
 /// number of connections at once, for as long as this value lives.
@@ -52,7 +52,18 @@ impl Snapshot {
         );
         let failed = |e| stop_from_sql(Side::Source, &e);
         connection.client.batch_execute(&begin).await.map_err(failed)?;
-        let stream = connection.client.copy_out(&copy_out_statement(table)).await.map_err(failed)?;
+        let stream = connection.client.copy_out(&copy_out_statement(table)).await;
+        let stream = stream.map_err(|e| match e.code().map(|c| c.code()) {
+            Some("42501") => Reason::SourceNotReady {
+                what: format!("the role may not read table {table}"),
+                hint: format!(
+                    "GRANT SELECT ON {} TO the source's role (and USAGE on its schema); on the source.",
+                    quote_qualified(&table.schema, &table.name)
+                ),
+            }
+            .into(),
+            _ => failed(e),
+        })?;
         Ok(TableRows { stream: Box::pin(stream), bytes, _connection: connection })
     }
 }

@@ -12,7 +12,8 @@ use crate::transaction::Transaction;
 
 /// Yields whole committed transactions in commit order, and takes acknowledgements.
 ///
-/// The order of calls in a session: [`connect`](Source::connect); on a first start [`begin`](Source::begin) and,
+/// The order of calls in a session: [`connect`](Source::connect); on a first start [`publish`](Source::publish) and
+/// [`begin`](Source::begin) and,
 /// until every table is copied, [`snapshot`](Source::snapshot); then [`stream`](Source::stream) once, and
 /// [`receive`](Source::receive) again and again. After any error the session is over: the next call is `connect`, and
 /// nothing of the session survives into the next.
@@ -20,9 +21,11 @@ pub trait Source: Send {
     /// Connects and says who is at the other end. Drops what is left of an older session.
     fn connect(&mut self) -> impl Future<Output = Result<SourceIdentity, Stop>> + Send;
 
-    /// First start: makes sure of publication and slot, in this order, and says where the stream will begin. A slot
-    /// and a publication that exist are used as they are. Returns what is published, and the new slot's snapshot if
-    /// one was made.
+    /// First start: makes sure of the publications, and says what they publish. One that exists is used as it is.
+    fn publish(&mut self, start: StartMode) -> impl Future<Output = Result<Published, Stop>> + Send;
+
+    /// First start, behind [`publish`](Source::publish): makes sure of the slot, and says where the stream will
+    /// begin. A slot that exists is used as it is.
     fn begin(&mut self, start: StartMode) -> impl Future<Output = Result<Begun, Stop>> + Send;
 
     /// What is published now. Stops if something has left the publications since the flow was bound.
@@ -47,8 +50,8 @@ pub trait Source: Send {
     /// The point below which nothing was left out of the stream, as far as it has been proved. Returns at once.
     fn attested(&mut self) -> Result<Option<Boundary>, Stop>;
 
-    /// Where the source's write position is now: a stop position for "until now".
-    fn insert_position(&mut self) -> impl Future<Output = Result<Boundary, Stop>> + Send;
+    /// A position behind everything that has been committed: a stop position for "until now".
+    fn committed_position(&mut self) -> impl Future<Output = Result<Boundary, Stop>> + Send;
 
     /// What the operator should know and what does not stop the flow, since the last call.
     fn warnings(&mut self) -> Vec<String> {
@@ -64,8 +67,6 @@ pub trait Source: Send {
 pub struct Begun {
     /// Where the stream will begin.
     pub boundary: Boundary,
-    /// What is published.
-    pub published: Published,
     /// The new slot's own snapshot, at `boundary`. An existing slot has none.
     pub snapshot: Option<Snapshot>,
 }

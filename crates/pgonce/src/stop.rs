@@ -190,10 +190,10 @@ pub enum Reason {
         hint: String,
     },
     /// A table that is to be copied holds rows on the target.
-    #[error("table {table} is not empty on the target, and the initial copy would add to it")]
+    #[error("not empty on the target, so that the initial copy would add to it: {}", tables.join(", "))]
     TargetNotEmpty {
-        /// Schema-qualified name.
-        table: String,
+        /// Their names, qualified and quoted.
+        tables: Vec<String>,
     },
     /// One transaction cannot be applied. Everything before it has been; nothing of it has.
     #[error("transaction {xid} with commit LSN {commit} cannot be applied: {fault}")]
@@ -421,14 +421,18 @@ impl Reason {
                 merely added: \
                  take it out again (ALTER PUBLICATION ... DROP TABLE ...) and the flow goes on. Otherwise: {RESET}"
             ),
-            Reason::TargetNotEmpty { table } => format!(
-                "TRUNCATE {table}; on the target if its rows may go, or use --start go-forward if they are a copy \
-                already."
+            Reason::TargetNotEmpty { tables } => format!(
+                "If its rows may go, on the target: TRUNCATE {}; (tables that reference them have to be named \
+                too). If they \
+                 are a copy already, `pgonce reset --yes`, then `pgonce run --start go-forward` with a slot that was made \
+                 when the copy was taken.",
+                tables.join(", ")
             ),
             Reason::TransactionFailed { .. } | Reason::RowConflict { .. } => {
                 "Everything before this transaction is applied and nothing of it. Mend the target (the table, \
                 constraint or \
-                 row named above), then `pgonce run` takes it up at this transaction."
+                 row named above; the target's server log has the statement, and names the row where PostgreSQL does), then \
+                 `pgonce run` takes it up at this transaction."
                     .to_owned()
             }
             Reason::RedeliveryConflict { .. } => format!(
