@@ -185,6 +185,12 @@ async fn take_over(
     let row = client.query_opt(TAKE_OVER, &[&flow, &holder, &started, system, database, slot]).await.map_err(failed)?;
     let row =
         row.ok_or_else(|| unreadable(flow, "its row in pgonce.flow is gone, though it has applied transactions"))?;
+    let applied = "SELECT commit_lsn FROM pgonce.flow f WHERE name = $1 AND commit_lsn IS NOT NULL AND NOT EXISTS \
+                   (SELECT FROM pgonce.applied a WHERE a.flow = f.name AND a.commit_lsn = f.commit_lsn)";
+    if client.query_opt(applied, &[&flow]).await.map_err(failed)?.is_some() {
+        // That row is written with the checkpoint and never pruned.
+        return Err(unreadable(flow, "pgonce.applied has no row for the transaction that the checkpoint names"));
+    }
     let copied = "SELECT table_oid, boundary FROM pgonce.snapshot WHERE flow = $1";
     let copied = client.query(copied, &[&flow]).await.map_err(failed)?;
     let stored = Fields { flow, row: &row }.stored(source, &copied)?;

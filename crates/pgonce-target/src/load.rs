@@ -30,6 +30,10 @@ pub(crate) async fn load(
     let target = read_table(client, &table.schema, &table.name).await.map_err(sql_stop)?;
     let target = target.ok_or_else(|| missing_table(&table.schema, &table.name))?;
     let statement = copy_in_statement(table, &target)?;
+    let only = if target.partitioned { "" } else { "ONLY " };
+    // Two flows that are started together must not both find it empty.
+    let lock = format!("LOCK TABLE {only}{} IN SHARE ROW EXCLUSIVE MODE", target.quoted);
+    client.batch_execute(&lock).await.map_err(|e| copy_stop(table, e))?;
     if occupied(session, &target).await? {
         return Err(Reason::TargetNotEmpty { tables: vec![target.quoted] }.into());
     }
@@ -41,6 +45,16 @@ pub(crate) async fn load(
         }
         sink.finish().await.map_err(|e| copy_stop(table, e))?
     };
+    if copied != rows.count() {
+        return Err(Reason::SchemaMismatch {
+            table: table.to_string(),
+            what: format!("of {} rows that were copied into it, it took {copied}", rows.count()),
+            hint: "Something on the target swallows rows: a trigger (ENABLE ALWAYS, or where the role may not set \
+                   session_replication_role) or a rule. Disable it for the flow."
+                .to_owned(),
+        }
+        .into());
+    }
     let sql = "
         INSERT INTO pgonce.snapshot (flow, table_oid, schema_name, table_name, boundary, rows)
         VALUES ($1, $2, $3, $4, $5, $6)

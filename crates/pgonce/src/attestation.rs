@@ -70,18 +70,15 @@ impl Drop for Attestation {
 }
 
 async fn attest(claim: Claim, shared: Arc<Shared>) {
-    let mut last = None;
+    let mut looks = Looks::default();
     loop {
         let begun = Instant::now();
-        let result = tokio::time::timeout(claim.patience, prove(&claim, last)).await.unwrap_or_else(|_| {
+        let result = tokio::time::timeout(claim.patience, prove(&claim, &mut looks)).await.unwrap_or_else(|_| {
             let patience = claim.patience.as_secs();
             let what = format!("no answer to a question about the publications within {patience} s");
             Err(Reason::Connection { side: Side::Source, what }.into())
         });
         let ended = result.is_err();
-        if let Ok(point) = result {
-            last = point;
-        }
         *shared.latest.lock().unwrap_or_else(PoisonError::into_inner) = result;
         if ended {
             return;
@@ -91,18 +88,29 @@ async fn attest(claim: Claim, shared: Arc<Shared>) {
     }
 }
 
-/// Reads the write position first, then whether a change of a publication is under way, then the publications, in this
-/// order: a change that lies in the WAL below the position either still holds its lock at the second step or is visible
-/// at the third.
-async fn prove(claim: &Claim, last: Option<Boundary>) -> Result<Option<Boundary>, Stop> {
+/// Where the source's write position was at the last look, and up to where two looks have agreed.
+#[derive(Default)]
+struct Looks {
+    looked: Option<Boundary>,
+    proved: Option<Boundary>,
+}
+
+/// Looks whether a change of a publication is under way, and what is published.
+///
+/// A change may lie in the WAL, and be obeyed by the walsender, before anybody can see it: its transaction is then
+/// between its commit record and its end, for microseconds, or for as long as it waits for a synchronous standby. So a
+/// write position counts as proved only by a look that begins later than the one that read it.
+async fn prove(claim: &Claim, looks: &mut Looks) -> Result<Option<Boundary>, Stop> {
     let client = &claim.sql.client;
     let point = catalog::insert_position(client).await?;
-    if last == Some(point) || catalog::publication_change_in_flight(client).await? {
-        // A change under way is not a fault: the next proof will tell.
-        return Ok(last);
+    if looks.proved == Some(point) || catalog::publication_change_in_flight(client).await? {
+        // A change under way is not a fault: the next look will tell.
+        return Ok(looks.proved);
     }
     published(&claim.sql, claim.server_version, &claim.publications, &claim.bound).await?;
-    Ok(Some(point))
+    looks.proved = looks.looked.max(looks.proved);
+    looks.looked = Some(point);
+    Ok(looks.proved)
 }
 
 /// What is published now. Refused if something has left since the fingerprint `bound` was taken.
@@ -113,7 +121,7 @@ pub(crate) async fn published(
     bound: &str,
 ) -> Result<Published, Stop> {
     let now = catalog::published(&sql.client, server_version, publications).await;
-    let now = now.map_err(|stop| match stop.reason() {
+    let mut now = now.map_err(|stop| match stop.reason() {
         // A publication that the flow was bound to is gone: what was sent since is not known to be complete.
         Reason::PublicationMissing { publication, .. } => {
             Reason::PublicationChanged { what: format!("publication {publication} no longer exists") }.into()
@@ -123,7 +131,13 @@ pub(crate) async fn published(
     let missing = now.missing_from(bound);
     let gone: Vec<u32> = missing.iter().map(|m| m.table).filter(|oid| *oid != 0).collect();
     let existing = if gone.is_empty() { Vec::new() } else { catalog::existing(&sql.client, &gone).await? };
-    // A table that no longer exists has left nothing out.
+    // A table that no longer exists has left nothing out; one of the same name made since is another table.
+    for gone in missing.iter().filter(|m| m.key.starts_with("publishes") && !existing.contains(&m.table)) {
+        now.warnings.push(format!(
+            "{} no longer exists on the source: what the target has of it stays, and a new table of that name is not carried",
+            gone.label
+        ));
+    }
     let left: Vec<&str> =
         missing.iter().filter(|m| m.table == 0 || existing.contains(&m.table)).map(|m| m.label.as_str()).collect();
     if left.is_empty() {

@@ -105,7 +105,7 @@ pub(crate) async fn published(client: &Client, version: u32, publications: &[Str
     let names: Vec<&str> = publications.iter().map(String::as_str).collect();
     let (mut members, mut warnings) = (Vec::new(), Vec::new());
     let sql = "SELECT p.oid, p.pubname::text, p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, \
-         p.pubviaroot, coalesce(pg_catalog.to_jsonb(p) ->> 'pubgencols', '') FROM pg_catalog.pg_publication p \
+         p.pubviaroot, coalesce(pg_catalog.to_jsonb(p) ->> 'pubgencols', ''), p.xmin::text FROM pg_catalog.pg_publication p \
          WHERE p.pubname = ANY ($1)";
     let mut found = Vec::new();
     for row in client.query(sql, &[&names]).await.map_err(failed)? {
@@ -127,7 +127,8 @@ pub(crate) async fn published(client: &Client, version: u32, publications: &[Str
             ));
         }
         members.push(Member {
-            key: format!("publication {oid} {flags} {generated}").trim_end().to_owned(),
+            // With xmin, a change that was made and undone between two looks shows too.
+            key: format!("publication {oid} {flags} {generated} {}", row.get::<_, String>(9)),
             label: format!("publication {name} with {}", sent.join(", ")),
             table: 0,
         });
@@ -143,7 +144,7 @@ pub(crate) async fn published(client: &Client, version: u32, publications: &[Str
         "NULL::text, NULL::text"
     };
     let sql = format!(
-        "SELECT r.oid, r.prrelid, n.nspname::text, c.relname::text, p.pubname::text, {details} \
+        "SELECT r.oid, r.prrelid, n.nspname::text, c.relname::text, p.pubname::text, {details}, r.xmin::text \
          FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid \
          JOIN pg_catalog.pg_class c ON c.oid = r.prrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE p.pubname = ANY ($1)"
@@ -158,27 +159,40 @@ pub(crate) async fn published(client: &Client, version: u32, publications: &[Str
             warnings.push(format!("publication {publication} carries only some {part} of table {schema}.{name}"));
         }
         members.push(Member {
-            key: format!("member {member} {table} [{}] {}", columns.unwrap_or_default(), filter.unwrap_or_default())
-                .trim_end()
-                .to_owned(),
+            key: format!(
+                "member {member} {table} [{}] {} {}",
+                columns.unwrap_or_default(),
+                filter.unwrap_or_default(),
+                row.get::<_, String>(7)
+            ),
             label: format!("table {schema}.{name} as a member of publication {publication}"),
             table,
         });
     }
     if version >= 150_000 {
-        let sql = "SELECT s.oid, n.nspname::text, p.pubname::text FROM pg_catalog.pg_publication_namespace s \
+        let sql = "SELECT s.oid, n.nspname::text, p.pubname::text, s.xmin::text FROM pg_catalog.pg_publication_namespace s \
              JOIN pg_catalog.pg_publication p ON p.oid = s.pnpubid JOIN pg_catalog.pg_namespace n ON n.oid = s.pnnspid \
              WHERE p.pubname = ANY ($1)";
         for row in client.query(sql, &[&names]).await.map_err(failed)? {
             let (member, schema, publication): (u32, String, String) = (row.get(0), row.get(1), row.get(2));
             members.push(Member {
-                key: format!("schema {member}"),
+                key: format!("schema {member} {}", row.get::<_, String>(3)),
                 label: format!("schema {schema} as a member of publication {publication}"),
                 table: 0,
             });
         }
     }
     let tables = tables(client, version, &names).await?;
+    let roots: Vec<u32> = tables.iter().filter(|t| t.partitioned).map(|t| t.oid).collect();
+    let sql = "SELECT t.relid::oid, t.relid::regclass::text, i.xmin::text FROM pg_catalog.unnest($1::oid[]) u (root), \
+         pg_catalog.pg_partition_tree(u.root::regclass) t JOIN pg_catalog.pg_inherits i ON i.inhrelid = t.relid \
+         WHERE t.relid <> u.root";
+    for row in client.query(sql, &[&roots]).await.map_err(failed)? {
+        let (table, name, attached): (u32, String, String) = (row.get(0), row.get(1), row.get(2));
+        // Published as its root, a partition that was taken out is left out.
+        let key = format!("partition {table} {attached}");
+        members.push(Member { key, label: format!("partition {name}"), table });
+    }
     members.extend(tables.iter().map(|t| Member {
         key: format!("publishes {}", t.oid),
         label: format!("table {t}"),
@@ -199,8 +213,6 @@ async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<
     } else {
         ("NULL::name[]", "true", "NULL::text")
     };
-    // Before version 18 no generated column is ever sent, even if the view has it.
-    let sent = if version >= 180_000 { columns } else { "false" };
     // The view is read once: it goes through all tables of a publication, whatever is asked of it.
     let sql = format!(
         "WITH p AS MATERIALIZED (SELECT t.schemaname, t.tablename, {filter} AS filter, \
@@ -218,7 +230,7 @@ async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<
              ORDER BY pg_catalog.array_position(i.indkey::int2[], a.attnum)), \
            pg_catalog.pg_table_size(c.oid)::int8, greatest(c.reltuples, 0)::int8, \
            ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 \
-             AND NOT a.attisdropped AND a.attgenerated <> '' AND {sent} ORDER BY a.attnum) \
+             AND NOT a.attisdropped AND a.attgenerated <> '' ORDER BY a.attnum) \
          FROM p JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname \
          JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename ORDER BY 2, 3"
     );
@@ -290,7 +302,9 @@ async fn write_positions(client: &Client) -> Result<(Boundary, Boundary, Duratio
 
 /// Whether a change of a publication is under way: made, perhaps already in the WAL, and not yet visible.
 pub(crate) async fn publication_change_in_flight(client: &Client) -> Result<bool, Stop> {
-    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE l.locktype = 'object' AND l.granted \
+    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity a WHERE a.wait_event = 'SyncRep' \
+           AND a.datname = pg_catalog.current_database()) \
+         OR EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE l.locktype = 'object' AND l.granted \
          AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()) \
          AND l.mode = 'AccessExclusiveLock' AND l.classid IN ('pg_catalog.pg_publication'::regclass, \
          'pg_catalog.pg_publication_rel'::regclass, pg_catalog.to_regclass('pg_catalog.pg_publication_namespace')))";

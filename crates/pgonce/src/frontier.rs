@@ -151,12 +151,14 @@ impl Frontier {
         self.stored.is_none_or(|stored| stored.precedes(commit))
     }
 
-    /// Whether everything with `commit_lsn < stop` is durable, and the source has gone past `stop` with nothing open
+    /// Whether everything with `commit_lsn < stop` is durable, nothing below was left out, and the source has gone past `stop` with nothing open
     /// below it.
     pub fn drained(&self, stop: Boundary) -> bool {
         let passed = self.reported.max(self.durable.map(EndLsn::as_boundary)) >= Some(stop)
             || self.pending.back().is_some_and(|p| stop.precedes(p.commit));
-        passed && self.pending.iter().all(|p| stop.precedes(p.commit))
+        // What was left out below would not be seen as missing.
+        let complete = self.attested >= Some(stop);
+        complete && passed && self.pending.iter().all(|p| stop.precedes(p.commit))
     }
 
     /// Whether everything received is durable.

@@ -351,7 +351,11 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 };
                 self.wrote(state, &group, written);
             }
-            self.keep_house(state).await?;
+            let grace = self.options.grace;
+            tokio::select! {
+                done = self.keep_house(state) => done?,
+                () = stopped_for(stop, grace) => return Ok(Finished::Stopped),
+            }
             if let Some(until) = state.until
                 && state.frontier.drained(until)
             {
@@ -359,7 +363,8 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 return Ok(Finished::Drained(until));
             }
             if *stop.borrow() {
-                self.settle(state).await?;
+                // Whatever blocks it must not keep the process from ending: then the next session repeats a little.
+                let _ = tokio::time::timeout(4 * self.options.grace, self.settle(state)).await;
                 return Ok(Finished::Stopped);
             }
             if !group.is_empty() {

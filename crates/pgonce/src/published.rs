@@ -38,7 +38,8 @@ pub struct PublishedTable {
     pub name: String,
     /// Published columns that are copied: all but generated ones, in the table's order.
     pub columns: Vec<String>,
-    /// Published generated columns (version 18): the stream has their values, the copy has not.
+    /// Generated columns. The copy leaves them to the target, and so does the stream, except that version 18 can be
+    /// told to publish them.
     pub generated: Vec<String>,
     /// The publication's row filter, as SQL.
     pub row_filter: Option<String>,
@@ -90,7 +91,7 @@ impl Member {
         let (key, label) = line.split_once(" # ")?;
         let mut words = key.split(' ');
         let table = match (words.next()?, words.next()?, words.next()) {
-            ("member", _, Some(table)) | ("publishes", table, _) => table.parse().ok()?,
+            ("member", _, Some(table)) | ("publishes" | "partition", table, _) => table.parse().ok()?,
             _ => 0,
         };
         Some(Member { key: key.to_owned(), label: label.to_owned(), table })

@@ -14,7 +14,7 @@ use crate::ident::{quote_ident, quote_literal, quote_qualified};
 use crate::position::Boundary;
 use crate::published::PublishedTable;
 use crate::sql_error::stop_from_sql;
-use crate::stop::{Reason, Side, Stop};
+use crate::stop::{Reason, ServerFault, Side, Stop};
 
 /// A snapshot exported by a slot's creation: every table is read as of its [`boundary`](Snapshot::boundary), by any
 /// number of connections at once, for as long as this value lives.
@@ -52,19 +52,51 @@ impl Snapshot {
         );
         let failed = |e| stop_from_sql(Side::Source, &e);
         connection.client.batch_execute(&begin).await.map_err(failed)?;
+        self.assert_not_rewritten(&connection.client, table).await?;
         let stream = connection.client.copy_out(&copy_out_statement(table)).await;
-        let stream = stream.map_err(|e| match e.code().map(|c| c.code()) {
-            Some("42501") => Reason::SourceNotReady {
-                what: format!("the role may not read table {table}"),
-                hint: format!(
-                    "GRANT SELECT ON {} TO the source's role (and USAGE on its schema); on the source.",
-                    quote_qualified(&table.schema, &table.name)
-                ),
-            }
-            .into(),
-            _ => failed(e),
-        })?;
-        Ok(TableRows { stream: Box::pin(stream), bytes, _connection: connection })
+        let stream = stream.map_err(|e| not_readable(table, e))?;
+        Ok(TableRows { stream: Box::pin(stream), bytes, count: 0, _connection: connection })
+    }
+}
+
+impl Snapshot {
+    /// Locks the table against being rewritten for as long as it is copied, and refuses one that was rewritten since the
+    /// snapshot was taken: an older snapshot sees such a table as empty. The next attempt takes a new snapshot.
+    async fn assert_not_rewritten(&self, client: &tokio_postgres::Client, table: &PublishedTable) -> Result<(), Stop> {
+        let name = quote_qualified(&table.schema, &table.name);
+        let lock = client.batch_execute(&format!("LOCK TABLE {name} IN ACCESS SHARE MODE")).await;
+        lock.map_err(|e| not_readable(table, e))?;
+        // The catalog is read as of the snapshot; the function looks at what is there now.
+        let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = $1 OR c.oid IN \
+               (SELECT t.relid FROM pg_catalog.pg_partition_tree($1::oid::regclass) t) \
+             HAVING pg_catalog.bool_or(c.relfilenode <> 0 \
+               AND pg_catalog.pg_relation_filenode(c.oid) IS DISTINCT FROM c.relfilenode))";
+        let row = client.query_one(sql, &[&table.oid]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+        if row.get(0) {
+            let fault = ServerFault {
+                sqlstate: "40001".to_owned(),
+                schema: Some(table.schema.clone()),
+                table: Some(table.name.clone()),
+                ..ServerFault::default()
+            };
+            return Err(Reason::Busy { side: Side::Source, fault }.into());
+        }
+        Ok(())
+    }
+}
+
+fn not_readable(table: &PublishedTable, error: tokio_postgres::Error) -> Stop {
+    match error.code().map(|c| c.code()) {
+        Some("42501") => Reason::SourceNotReady {
+            what: format!("the role may not read all of table {table}"),
+            hint: format!(
+                "GRANT SELECT ON {} TO the source's role (and USAGE on its schema); on the source. Where row-level \
+                 security is on, the role needs BYPASSRLS: ALTER ROLE ... BYPASSRLS;",
+                quote_qualified(&table.schema, &table.name)
+            ),
+        }
+        .into(),
+        _ => stop_from_sql(Side::Source, &error),
     }
 }
 
@@ -84,6 +116,7 @@ fn copy_out_statement(table: &PublishedTable) -> String {
 pub struct TableRows {
     stream: Pin<Box<dyn Stream<Item = Result<Bytes, tokio_postgres::Error>> + Send>>,
     bytes: Arc<AtomicU64>,
+    count: u64,
     _connection: SqlConnection,
 }
 
@@ -92,7 +125,14 @@ impl TableRows {
     pub async fn next(&mut self) -> Result<Option<Bytes>, Stop> {
         let piece = self.stream.next().await.transpose().map_err(|e| stop_from_sql(Side::Source, &e))?;
         self.bytes.fetch_add(piece.as_ref().map_or(0, |p| p.len() as u64), Ordering::Relaxed);
+        // Each row ends with a newline; those within values are escaped.
+        self.count += piece.as_ref().map_or(0, |p| p.iter().filter(|byte| **byte == b'\n').count() as u64);
         Ok(piece)
+    }
+
+    /// How many rows have passed.
+    pub fn count(&self) -> u64 {
+        self.count
     }
 }
 

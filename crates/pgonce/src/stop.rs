@@ -61,6 +61,10 @@ impl fmt::Display for ServerFault {
     }
 }
 
+fn identified_by(key: &[String]) -> String {
+    if key.is_empty() { String::new() } else { format!("(identified by {})", key.join(", ")) }
+}
+
 /// Why a flow stopped, or why it is trying again.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -208,7 +212,8 @@ pub enum Reason {
     /// An update or delete did not hit exactly one row of the target.
     #[error(
         "transaction {xid} with commit LSN {commit}: {operation} on {table} found {found} rows instead of one \
-         (identified by {})", key.join(", ")
+         {}",
+        identified_by(key)
     )]
     RowConflict {
         /// Commit LSN of the transaction.

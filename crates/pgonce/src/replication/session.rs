@@ -46,7 +46,12 @@ type Fields = Vec<Option<Bytes>>;
 
 impl ReplicationSession {
     pub(crate) async fn open(settings: &ConnectionSettings) -> Result<ReplicationSession, Stop> {
-        let parameters = [("replication", "database"), ("application_name", "pgonce replication")];
+        let parameters = [
+            ("replication", "database"),
+            ("application_name", "pgonce replication"),
+            // Making a slot waits for transactions that are open, however long they are.
+            ("lock_timeout", "0"),
+        ];
         let session = open_session(settings, &parameters).await.map_err(|e| e.into_stop(Side::Source))?;
         let (transport, frames) = session.into_parts();
         Ok(ReplicationSession { transport, frames })
