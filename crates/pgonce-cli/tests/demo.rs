@@ -78,7 +78,7 @@ async fn a_demonstration_loses_nothing_and_a_damaged_row_is_found() {
     assert_eq!(table["difference"]["columns"], json!({"abalance": 1}));
 
     let output = pgonce(folder.path(), &["demo", "--stop"]);
-    assert!(output.status.success());
+    assert!(output.status.success(), "{output:?}");
     assert!(client.simple_query("SELECT 1").await.is_err(), "the target is gone");
 }
 

@@ -154,7 +154,7 @@ async fn a15_kills_between_the_slots_creation_and_the_first_copied_row_do_not_sk
 
         // When it is bound, before the first row.
         let holder = flow.target_client().await;
-        holder.batch_execute("BEGIN; LOCK TABLE witness_log IN ACCESS EXCLUSIVE MODE").await.unwrap();
+        holder.batch_execute("BEGIN; LOCK TABLE witness_log IN SHARE MODE").await.unwrap();
         let mut run = flow.start(&[]);
         eventually("the copy waits", || async { number(&target, WAITING_FOR_A_LOCK).await > 0 }).await;
         assert_not_streaming(&flow).await;

@@ -6,7 +6,6 @@ use bytes::Bytes;
 use futures_util::SinkExt;
 use pgonce::position::Boundary;
 use pgonce::published::{Published, PublishedTable};
-use pgonce::sink::StartMode;
 use pgonce::snapshot::TableRows;
 use pgonce::sql_error::{condition, fault_of, passes};
 use pgonce::stop::{Reason, Stop};
@@ -76,8 +75,8 @@ pub(crate) async fn load(
     Ok(copied)
 }
 
-/// Whether every table can be copied (or, without a copy, streamed into), all of them at once.
-pub(crate) async fn check(session: &Session, published: &Published, start: StartMode) -> Result<(), Stop> {
+/// Whether every table can be copied, all of them at once.
+pub(crate) async fn check(session: &Session, published: &Published) -> Result<(), Stop> {
     let client = &session.connection.client;
     let (mut problems, mut filled) = (Vec::new(), Vec::new());
     for table in &published.tables {
@@ -88,9 +87,7 @@ pub(crate) async fn check(session: &Session, published: &Published, start: Start
         };
         match mapped {
             Err(problem) => problems.push(problem),
-            Ok(target) if start == StartMode::Snapshot && occupied(session, &target).await? => {
-                filled.push(target.quoted)
-            }
+            Ok(target) if occupied(session, &target).await? => filled.push(target.quoted),
             Ok(_) => {}
         }
     }
