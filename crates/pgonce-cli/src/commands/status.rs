@@ -385,8 +385,8 @@ mod tests {
 
     fn source(position: u64, active: bool) -> SourceFacts {
         let slot = SlotFacts { active, ..SlotFacts::default() };
-        let (version, publications) = ("15.1".to_owned(), Vec::new());
-        SourceFacts { version, position: Lsn(position), now: at(9), slot: Some(slot), publications }
+        let (version, publications, made) = ("15.1".to_owned(), Vec::new(), Vec::new());
+        SourceFacts { version, position: Lsn(position), now: at(9), slot: Some(slot), publications, made }
     }
 
     fn state(end: u64, idle: u64) -> FlowState {
