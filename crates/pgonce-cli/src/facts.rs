@@ -30,6 +30,9 @@ pub async fn connect(settings: &ConnectionSettings, side: Side) -> Result<SqlCon
     })
 }
 
+/// The comment on the publications that pgonce made.
+const MADE: &str = "made by pgonce";
+
 /// The source, at one moment.
 #[derive(Clone, Debug)]
 pub struct SourceFacts {
@@ -43,6 +46,8 @@ pub struct SourceFacts {
     pub slot: Option<SlotFacts>,
     /// Names of the asked-for publications that exist.
     pub publications: Vec<String>,
+    /// Those of them that pgonce made, by their comment.
+    pub made: Vec<String>,
 }
 
 /// A row of `pg_replication_slots`. What a server does not have is absent.
@@ -85,8 +90,11 @@ pub async fn ask(client: &Client, slot: &str, publications: &[String]) -> Result
            pg_catalog.clock_timestamp(), \
            (SELECT pg_catalog.row_to_json(s)::text FROM pg_catalog.pg_replication_slots s \
              WHERE s.slot_name::text = $1), \
-           ARRAY(SELECT p.pubname::text FROM pg_catalog.pg_publication p WHERE p.pubname::text = ANY ($2) ORDER BY 1)";
-    let row = client.query_one(sql, &[&slot, &publications]).await.map_err(|e| Failure::sql(Side::Source, &e))?;
+           ARRAY(SELECT p.pubname::text FROM pg_catalog.pg_publication p WHERE p.pubname::text = ANY ($2) ORDER BY 1), \
+           ARRAY(SELECT p.pubname::text FROM pg_catalog.pg_publication p WHERE p.pubname::text = ANY ($2) \
+             AND pg_catalog.obj_description(p.oid, 'pg_publication') = $3 ORDER BY 1)";
+    let row = client.query_one(sql, &[&slot, &publications, &MADE]).await;
+    let row = row.map_err(|e| Failure::sql(Side::Source, &e))?;
     let slot: Option<String> = row.get(3);
     Ok(SourceFacts {
         version: row.get(0),
@@ -95,6 +103,7 @@ pub async fn ask(client: &Client, slot: &str, publications: &[String]) -> Result
         // Columns come and go with the server's version: a row as JSON is read by name.
         slot: slot.and_then(|text| serde_json::from_str(&text).ok()).map(|row| slot_facts(&row)),
         publications: row.get(4),
+        made: row.get(5),
     })
 }
 

@@ -13,8 +13,10 @@ use crate::failure::Failure;
 /// What the ledger holds of a flow.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FlowState {
-    /// Whether the initial copy is not complete.
-    pub copying: bool,
+    /// How far it has come.
+    pub phase: FlowPhase,
+    /// The server process on the target that writes it now, if there is one.
+    pub alive: Option<i32>,
     /// The last applied transaction.
     pub checkpoint: Option<Checkpoint>,
     /// When it committed on the source.
@@ -55,6 +57,8 @@ pub struct StoredStop {
     pub hint: String,
     /// When.
     pub at: Option<SystemTime>,
+    /// Whether the flow was started again since: it is history.
+    pub past: bool,
 }
 
 impl FlowState {
@@ -78,10 +82,16 @@ impl From<FlowStatus> for FlowState {
             rows: table.rows,
             boundary: table.boundary,
         });
-        let stop =
-            status.stop.map(|stop| StoredStop { code: stop.code, text: stop.text, hint: stop.hint, at: Some(stop.at) });
+        let stop = status.stop.map(|stop| StoredStop {
+            past: stop.at < status.updated_at,
+            code: stop.code,
+            text: stop.text,
+            hint: stop.hint,
+            at: Some(stop.at),
+        });
         FlowState {
-            copying: status.phase == FlowPhase::Copying,
+            phase: status.phase,
+            alive: status.alive,
             checkpoint,
             commit_time: status.commit_time,
             idle: status.idle,

@@ -131,6 +131,9 @@ fn init_sql_prints_what_an_administrator_types() {
         "ALTER ROLE \"ann\" WITH REPLICATION",
         "CREATE PUBLICATION \"pgonce_shop\"",
         "\"public\".\"a\"",
+        "-- ==== For the source: ",
+        "\n-- ==== For the target: ",
+        "GRANT SET ON PARAMETER session_replication_role TO ",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -308,6 +308,9 @@ async fn what_is_not_at_rest_is_not_comparable() {
         let (status, report) = flow.verify(&[]);
         assert_eq!((status, &report["positions"]["drained_by"]), (0, &json!("slot")), "{report:#}");
         assert_eq!(report["not_published"], json!(["public.unpublished"]));
+        flow.at_target("CREATE TABLE unpublished (x int)").await;
+        let (_, report) = flow.verify(&[]);
+        assert_eq!((&report["not_published"], &report["only_on_target"]), (&json!(["public.unpublished"]), &json!([])));
 
         // A flow that runs is waited for.
         let running = flow.run().await;

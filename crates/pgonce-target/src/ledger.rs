@@ -153,6 +153,31 @@ pub(crate) async fn open(
     }
 }
 
+/// The first key of the advisory lock that a session holds while it writes a flow: "pgon" in ASCII. The second is the
+/// hash of the flow's name.
+const ALIVE: i32 = 1_885_826_926;
+
+/// Shows that a flow is being written, for as long as this session lives. The lock is shared and keeps nobody out: the
+/// fence does that.
+pub(crate) async fn show_alive(client: &Client, flow: &str) -> Result<(), Stop> {
+    let sql = "SELECT pg_catalog.pg_try_advisory_lock_shared($1, pg_catalog.hashtext($2))";
+    client.query_one(sql, &[&ALIVE, &flow]).await.map_err(sql_stop)?;
+    Ok(())
+}
+
+/// The server process of the session that writes a flow, if there is one.
+pub(crate) async fn alive(client: &Client, flow: &str) -> Result<Option<i32>, Stop> {
+    let sql = "
+        SELECT l.pid FROM pg_catalog.pg_locks AS l
+        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+          AND l.classid = $1::pg_catalog.int4::pg_catalog.oid AND l.objid = pg_catalog.hashtext($2)::pg_catalog.oid
+          AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d
+                            WHERE d.datname = pg_catalog.current_database())
+        ORDER BY l.pid DESC LIMIT 1";
+    let row = client.query_opt(sql, &[&ALIVE, &flow]).await.map_err(sql_stop)?;
+    row.map(|row| row.try_get(0).map_err(sql_stop)).transpose()
+}
+
 const INSERT_FLOW: &str = "
     INSERT INTO pgonce.flow (name, system_identifier, database, slot)
     SELECT $1, $2, $3, $4 WHERE NOT EXISTS (SELECT FROM pgonce.applied WHERE flow = $1)

@@ -271,8 +271,8 @@ pub(crate) fn missing_table(schema: &str, name: &str) -> Stop {
         table: format!("{schema}.{name}"),
         what: "the target has no table of this name".to_owned(),
         hint: format!(
-            "Create it on the target first, most easily with: pg_dump --schema-only --no-owner --table={} SOURCE | \
-             psql TARGET (without --table for all tables)",
+            "Create it on the target first, most easily with: pg_dump --schema-only --no-owner --no-privileges \
+             --no-publications --no-subscriptions --table={} SOURCE | psql TARGET (without --table for all tables)",
             shell_quoted(&quote_qualified(schema, name)),
         ),
     }

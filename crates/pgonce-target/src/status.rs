@@ -11,9 +11,10 @@ use tokio_postgres::{Client, Row};
 use crate::ledger::{self, from_pg, ledger_stop, sql_stop, unreadable};
 
 /// How far a flow has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FlowPhase {
     /// Not bound yet.
+    #[default]
     New,
     /// The initial copy is under way.
     Copying,
@@ -61,6 +62,8 @@ pub struct FlowStatus {
     pub epoch: i64,
     /// Who took it over last: host, PID and start of a process.
     pub holder: Option<String>,
+    /// The server process on the target that writes it now, if there is one.
+    pub alive: Option<i32>,
     /// Why it stopped, if it did and has not written since.
     pub stop: Option<StoredStop>,
     /// The tables that were copied.
@@ -123,7 +126,8 @@ pub async fn read_status(client: &Client, flow: &str) -> Result<Option<FlowStatu
             rows: row.try_get::<_, i64>(4).map_err(field)?.unsigned_abs(),
         });
     }
-    status(flow, &row, copied).map(Some)
+    let alive = ledger::alive(client, flow).await?;
+    status(flow, &row, alive, copied).map(Some)
 }
 
 /// The names of all flows that write to `client`'s database, sorted.
@@ -165,7 +169,7 @@ async fn has_flows(client: &Client) -> Result<bool, Stop> {
     ledger::any(client).await.map_err(sql_stop)
 }
 
-fn status(flow: &str, row: &Row, copied: Vec<CopiedTable>) -> Result<FlowStatus, Stop> {
+fn status(flow: &str, row: &Row, alive: Option<i32>, copied: Vec<CopiedTable>) -> Result<FlowStatus, Stop> {
     let phase = match get::<String>(flow, row, "phase")?.as_str() {
         "new" => FlowPhase::New,
         "copying" => FlowPhase::Copying,
@@ -213,6 +217,7 @@ fn status(flow: &str, row: &Row, copied: Vec<CopiedTable>) -> Result<FlowStatus,
         phase,
         epoch: get(flow, row, "epoch")?,
         holder: get(flow, row, "holder")?,
+        alive,
         stop,
         copied,
         created_at: get(flow, row, "created_at")?,

@@ -103,6 +103,7 @@ impl Sink for PostgresTarget {
         let client = &session.connection.client;
         ledger::ensure(client, &self.settings.flow).await?;
         let opened = ledger::open(client, &self.settings.flow, &self.holder, self.started, source).await?;
+        ledger::show_alive(client, &self.settings.flow).await?;
         session.prepare().await?;
         session.epoch = opened.epoch;
         session.timeline = source.timeline;
@@ -171,7 +172,8 @@ impl Sink for PostgresTarget {
         let sql = "
             UPDATE pgonce.flow SET
                 boundary = $3, timeline = $4, start_mode = $5, published = $6, phase = $7,
-                idle_lsn = $3, idle_timeline = $4, updated_at = pg_catalog.now()
+                idle_lsn = $3, idle_timeline = $4,
+                stop_code = NULL, stop_text = NULL, stop_hint = NULL, stop_at = NULL, updated_at = pg_catalog.now()
             WHERE name = $1 AND epoch = $2 AND phase = 'new'
               AND pg_catalog.set_config('synchronous_commit', 'on', true) = 'on'";
         let mut session = self.take()?;
@@ -202,7 +204,8 @@ impl Sink for PostgresTarget {
 
     async fn copied(&mut self) -> Result<(), Stop> {
         let sql = "
-            UPDATE pgonce.flow SET phase = 'streaming', updated_at = pg_catalog.now()
+            UPDATE pgonce.flow SET phase = 'streaming',
+                stop_code = NULL, stop_text = NULL, stop_hint = NULL, stop_at = NULL, updated_at = pg_catalog.now()
             WHERE name = $1 AND epoch = $2 AND phase <> 'new'
               AND pg_catalog.set_config('synchronous_commit', 'on', true) = 'on'";
         let session = self.take()?;

@@ -336,8 +336,19 @@ async fn a_stop_is_remembered_until_the_flow_writes_again() {
         sink.record_stop(&stop).await;
         let stored = read_status(&target.client, "f").await.unwrap().unwrap().stop.unwrap();
         assert_eq!((stored.code.as_str(), stored.text, stored.hint), (stop.code(), stop.to_string(), stop.hint()));
+        // The server notices in its own time that the session is gone.
+        let mut tries = 0..600;
+        while tries.next().is_some() && read_status(&target.client, "f").await.unwrap().unwrap().alive.is_some() {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        assert!(!tries.is_empty(), "a session that is gone is taken for a writer");
         let mut sink = target.open().await;
-        assert!(read_status(&target.client, "f").await.unwrap().unwrap().stop.is_some());
+        let status = read_status(&target.client, "f").await.unwrap().unwrap();
+        assert!(status.stop.unwrap().at < status.updated_at, "it is known that it was started again");
+        let pid =
+            "select pid::int8 from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()";
+        let pid = target.number(&format!("{pid} and application_name like '%apply%'")).await;
+        assert_eq!(status.alive.map(i64::from), Some(pid));
         sink.write(&[feed.insert(&table, &[t("1"), NULL, NULL])]).await.unwrap();
         assert_eq!(read_status(&target.client, "f").await.unwrap().unwrap().stop, None);
     }

@@ -96,6 +96,7 @@ async fn tables_are_copied_with_their_boundaries() {
         assert_eq!(copying.load("parent").await.unwrap(), 1000);
         assert_eq!(copying.load("Part").await.unwrap(), 2);
         let boundary = copying.begun.boundary;
+        copying.sink.record_stop(&Stop::internal("a stop that is over")).await;
         let flow = copying.open().await;
         assert_eq!((flow.copied.len(), flow.streaming), (3, false));
         assert!(flow.copied.iter().all(|(_, b)| *b == boundary));
@@ -103,6 +104,7 @@ async fn tables_are_copied_with_their_boundaries() {
         assert!(copying.open().await.streaming);
         let status = read_status(&copying.target.client, "f").await.unwrap().unwrap();
         assert_eq!((status.phase, status.copied.len()), (FlowPhase::Streaming, 3));
+        assert_eq!(status.stop, None);
         assert_eq!(status.copied[0].rows, 2);
         assert_eq!(
             copying.target.rows(r#"select t::text from "Part" t order by n"#).await,

@@ -98,7 +98,8 @@ fn sql_for_admins(config: &FlowConfig) -> Sql {
         ),
     };
     let source = format!(
-        "-- On the source ({}), as an administrator. Needs wal_level = logical (a restart):\n\
+        "-- ==== For the source: {} ====\n\
+         -- As an administrator. Needs wal_level = logical (a restart):\n\
          --   ALTER SYSTEM SET wal_level = 'logical';\n\
          ALTER ROLE {role} WITH REPLICATION;\n\
          GRANT CONNECT ON DATABASE {database} TO {role};\n\
@@ -113,13 +114,16 @@ fn sql_for_admins(config: &FlowConfig) -> Sql {
     );
     let role = quote_ident(&config.target.connection.user);
     let target = format!(
-        "-- On the target ({}), as an administrator: the ledger, and what the role needs.\n\
+        "-- ==== For the target: {} ====\n\
+         -- As an administrator: the ledger, and what the role needs.\n\
          {}\n\
          GRANT USAGE ON SCHEMA pgonce TO {role};\n\
          GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgonce TO {role};\n\
          -- In each schema that is carried:\n\
          GRANT USAGE ON SCHEMA public TO {role};\n\
-         GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA public TO {role};",
+         GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA public TO {role};\n\
+         -- Optional, from version 15 on. Without it, the target's triggers and foreign keys act on what the flow writes:\n\
+         --   GRANT SET ON PARAMETER session_replication_role TO {role};",
         config.target.connection.to_string().replace('\n', " "),
         pgonce_target::LEDGER_SQL.trim_end(),
     );

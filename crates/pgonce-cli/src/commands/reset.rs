@@ -7,6 +7,7 @@ use pgonce::ident::{quote_ident, quote_qualified};
 use pgonce::stop::Side;
 use serde_json::json;
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use super::block_on;
 use crate::config::flags::FlowOptions;
@@ -48,20 +49,28 @@ struct Remains {
     source: SourceFacts,
     /// Tables of the ledger, each with the number of the flow's rows.
     ledger: Vec<(String, u64)>,
-    /// Our publication, if it exists.
+    /// Our publication, if it exists and pgonce made it.
     publication: Option<String>,
+    /// What keeps the role from dropping it, after an attempt.
+    left_over: Option<LeftOver>,
     spilled: Vec<std::path::PathBuf>,
     /// Published tables that hold rows on the target.
     filled: Vec<String>,
 }
 
+/// A publication that the role may not drop.
+struct LeftOver {
+    why: String,
+    sql: String,
+}
+
 async fn reset(config: &FlowConfig, yes: bool, output: Output) -> Result<(), Failure> {
     let source = facts::connect(&config.source.connection, Side::Source).await?;
     let mut target = facts::connect(&config.target.connection, Side::Target).await?;
-    let remains = find(config, &source.client, &target.client).await?;
+    let mut remains = find(config, &source.client, &target.client).await?;
     refuse_active(config, &remains.source)?;
     if yes {
-        remove(config, &remains, &source.client, &mut target.client).await?;
+        remove(config, &mut remains, &source.client, &mut target.client).await?;
     }
     report(config, &remains, yes, output);
     Ok(())
@@ -71,12 +80,13 @@ async fn find(config: &FlowConfig, source: &Client, target: &Client) -> Result<R
     let names = config.source.publish.names();
     let facts = facts::ask(source, &config.source.slot, &names).await?;
     let publication = match &config.source.publish {
-        Publish::Ours { name, .. } if facts.publications.contains(name) => Some(name.clone()),
+        Publish::Ours { name, .. } if facts.made.contains(name) => Some(name.clone()),
         _ => None,
     };
     Ok(Remains {
         ledger: ledger::rows_of(target, config.flow.as_str()).await?,
         publication,
+        left_over: None,
         spilled: spilled(&spill_path(&config.data_dir))?,
         filled: filled(target, &tables(config, source, target, &names).await?).await?,
         source: facts,
@@ -139,29 +149,48 @@ fn refuse_active(config: &FlowConfig, source: &SourceFacts) -> Result<(), Failur
 }
 
 /// The slot goes first: with it gone, what is left can only be refused by a later start, never continued with a gap.
-async fn remove(config: &FlowConfig, remains: &Remains, source: &Client, target: &mut Client) -> Result<(), Failure> {
+/// The publication goes last: it may belong to a role that ours is not, and nothing depends on it any more.
+async fn remove(
+    config: &FlowConfig,
+    remains: &mut Remains,
+    source: &Client,
+    target: &mut Client,
+) -> Result<(), Failure> {
     let on_source = |e: tokio_postgres::Error| Failure::sql(Side::Source, &e);
     if remains.source.slot.is_some() {
         let sql = "SELECT pg_catalog.pg_drop_replication_slot($1::text::name)";
         source.execute(sql, &[&config.source.slot]).await.map_err(on_source)?;
     }
-    if let Some(publication) = &remains.publication {
-        let sql = format!("DROP PUBLICATION IF EXISTS {}", quote_ident(publication));
-        source.batch_execute(&sql).await.map_err(on_source)?;
-    }
     pgonce_target::remove_flow(target, config.flow.as_str()).await?;
     for file in &remains.spilled {
         std::fs::remove_file(file).map_err(|e| Failure::file(file, &e))?;
+    }
+    if let Some(publication) = &remains.publication {
+        let sql = format!("DROP PUBLICATION IF EXISTS {};", quote_ident(publication));
+        match source.batch_execute(&sql).await {
+            Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+                let why = error.as_db_error().map_or_else(String::new, |error| error.message().to_owned());
+                remains.left_over = Some(LeftOver { why, sql });
+            }
+            dropped => dropped.map_err(on_source)?,
+        }
     }
     Ok(())
 }
 
 fn report(config: &FlowConfig, remains: &Remains, removed: bool, output: Output) {
     let truncate = (!remains.filled.is_empty()).then(|| format!("TRUNCATE {};", remains.filled.join(", ")));
+    let publication = remains.publication.as_ref().filter(|_| remains.left_over.is_none());
+    let staying: Vec<&String> =
+        remains.source.publications.iter().filter(|name| remains.publication.as_ref() != Some(*name)).collect();
     if output.is_json() {
         output.object(&json!({
             "event": if removed { "removed" } else { "would_remove" }, "flow": config.flow.as_str(),
-            "slot": remains.source.slot.as_ref().map(|_| &config.source.slot), "publication": remains.publication,
+            "slot": remains.source.slot.as_ref().map(|_| &config.source.slot), "publication": publication,
+            "publications_left": staying,
+            "left_over": remains.left_over.as_ref().map(|left| json!({
+                "publication": remains.publication, "why": left.why, "sql": left.sql,
+            })),
             "ledger_rows": remains.ledger.iter().cloned().collect::<BTreeMap<_, _>>(),
             "spill_files": remains.spilled.len(), "tables_with_rows": remains.filled, "truncate": truncate,
         }));
@@ -171,11 +200,16 @@ fn report(config: &FlowConfig, remains: &Remains, removed: bool, output: Output)
     let mut list = Listing::default();
     let none = "none".to_owned();
     list.pair("  slot", remains.source.slot.as_ref().map_or(none.clone(), |_| config.source.slot.clone()));
-    match (&remains.publication, &config.source.publish) {
-        (Some(name), _) => list.pair("  publication", name),
-        (None, Publish::Existing(names)) => list.pair("  publication", format!("none ({} stays)", names.join(", "))),
-        (None, _) => list.pair("  publication", none),
-    }
+    let publication = match (&remains.left_over, &config.source.publish) {
+        (Some(left), _) => format!("none: left over, see below ({})", left.why),
+        (None, Publish::Existing(names)) => format!("none ({} stays)", names.join(", ")),
+        (None, Publish::Ours { name, .. }) => match &remains.publication {
+            Some(name) => name.clone(),
+            None if staying.is_empty() => none,
+            None => format!("none ({name} stays: pgonce did not make it)"),
+        },
+    };
+    list.pair("  publication", publication);
     for (table, rows) in &remains.ledger {
         list.pair(&format!("  {table}"), counted(*rows, "row", "rows"));
     }
@@ -184,6 +218,12 @@ fn report(config: &FlowConfig, remains: &Remains, removed: bool, output: Output)
     }
     list.pair("  spill files", remains.spilled.len().to_string());
     list.write(output);
+    if let Some(left) = &remains.left_over {
+        output.line(&format!(
+            "\nThe source's role may not drop the publication. Its owner or an administrator types on the source:\n  {}",
+            left.sql
+        ));
+    }
     if let Some(truncate) = truncate {
         let tables = counted(remains.filled.len() as u64, "table", "tables");
         output.line(&format!(

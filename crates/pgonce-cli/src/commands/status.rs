@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use pgonce::position::Lsn;
 use pgonce::stop::Side;
+use pgonce_target::FlowPhase;
 use serde_json::{Value, json};
 
 use super::block_on;
@@ -12,7 +13,7 @@ use crate::config::flags::FlowOptions;
 use crate::config::{self, FlowConfig, Publish};
 use crate::facts::{self, SlotFacts, SourceFacts};
 use crate::failure::Failure;
-use crate::ledger::{self, FlowState};
+use crate::ledger::{self, FlowState, StoredStop};
 use crate::output::{Output, Tone};
 use crate::render::{Listing, bytes, counted, duration};
 use crate::time::utc;
@@ -70,7 +71,9 @@ async fn ask(config: &FlowConfig) -> Status {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Doing {
     NeverStarted,
+    Starting,
     Copying,
+    Waiting,
     Streaming,
     Stopped,
     NotRunning,
@@ -81,7 +84,9 @@ impl Doing {
     fn word(self) -> &'static str {
         match self {
             Doing::NeverStarted => "never started",
+            Doing::Starting => "starting",
             Doing::Copying => "copying",
+            Doing::Waiting => "waiting",
             Doing::Streaming => "streaming",
             Doing::Stopped => "stopped",
             Doing::NotRunning => "not running",
@@ -89,22 +94,36 @@ impl Doing {
         }
     }
 
-    fn explained(self) -> &'static str {
+    fn explained(self, state: Option<&FlowState>) -> String {
+        let copied = state.map_or(0, |state| state.copied.len() as u64);
+        let copied = format!("{} copied", counted(copied, "table", "tables"));
+        let writer = state.and_then(|state| state.alive);
+        let writer = writer.map(|pid| format!("the writer is alive (server process PID {pid} on the target)"));
+        let with_writer = |text: &str| match &writer {
+            Some(writer) => format!("{text}, {writer}"),
+            None => text.to_owned(),
+        };
         match self {
-            Doing::NeverStarted => "never started: the target knows no flow of this name",
-            Doing::Copying => "copying tables",
-            Doing::Streaming => "streaming",
-            Doing::Stopped => "stopped by itself, see below",
-            Doing::NotRunning => "not running: nobody reads the slot",
-            Doing::Unknown => "unknown, since not all could be asked",
+            Doing::NeverStarted => "never started: the target knows no flow of this name".to_owned(),
+            Doing::Starting => with_writer("starting: making publication and slot"),
+            Doing::Copying => with_writer(&format!("copying: {copied} so far")),
+            Doing::Waiting => with_writer("waiting: the slot is not being read yet"),
+            Doing::Streaming => with_writer("streaming"),
+            Doing::Stopped => "stopped by itself, see below".to_owned(),
+            Doing::NotRunning => match state.map(|state| state.phase) {
+                Some(FlowPhase::New) => "not running; the copy has not begun".to_owned(),
+                Some(FlowPhase::Copying) => format!("not running; the copy is not complete ({copied})"),
+                Some(FlowPhase::Streaming) | None => "not running: nobody reads the slot".to_owned(),
+            },
+            Doing::Unknown => with_writer("unknown, since not all could be asked"),
         }
     }
 
     fn tone(self) -> Tone {
         match self {
-            Doing::Streaming | Doing::Copying => Tone::Good,
+            Doing::Streaming | Doing::Copying | Doing::Starting => Tone::Good,
             Doing::Stopped => Tone::Bad,
-            Doing::NeverStarted | Doing::NotRunning | Doing::Unknown => Tone::Warning,
+            Doing::NeverStarted | Doing::Waiting | Doing::NotRunning | Doing::Unknown => Tone::Warning,
         }
     }
 }
@@ -127,18 +146,35 @@ impl Status {
         let Ok(state) = &self.target else { return Doing::Unknown };
         let Some(state) = state else { return Doing::NeverStarted };
         let active = self.source.as_ref().ok().map(|source| source.slot.as_ref().is_some_and(|slot| slot.active));
-        match (active, &state.stop) {
-            (Some(true), _) if state.copying => Doing::Copying,
-            (Some(true), _) => Doing::Streaming,
-            (_, Some(_)) => Doing::Stopped,
+        match (state.alive.is_some(), state.phase, active) {
             // While tables are copied, their slot is kept but not read.
-            (Some(false), None) => Doing::NotRunning,
-            (None, None) => Doing::Unknown,
+            (true, FlowPhase::New, _) => Doing::Starting,
+            (true, FlowPhase::Copying, _) | (false, FlowPhase::Copying, Some(true)) => Doing::Copying,
+            (_, _, Some(true)) => Doing::Streaming,
+            (true, FlowPhase::Streaming, Some(false)) => Doing::Waiting,
+            (true, FlowPhase::Streaming, None) => Doing::Unknown,
+            (false, ..) if state.stop.as_ref().is_some_and(|stop| !stop.past) => Doing::Stopped,
+            (false, _, Some(false)) => Doing::NotRunning,
+            (false, _, None) => Doing::Unknown,
         }
     }
 
-    /// Known if both databases answered, and the flow has begun.
+    /// Why it stopped, or, while it runs again, why it did last. A later run that ended well leaves nothing to say.
+    fn stop(&self) -> Option<&StoredStop> {
+        let stop = self.target.as_ref().ok()?.as_ref()?.stop.as_ref()?;
+        let over = stop.past && self.doing() == Doing::NotRunning;
+        (!over).then_some(stop)
+    }
+
+    fn is_copying(&self) -> bool {
+        matches!(&self.target, Ok(Some(state)) if state.phase == FlowPhase::Copying)
+    }
+
+    /// Known if both databases answered, and the initial copy is complete.
     fn lag(&self) -> Option<Lag> {
+        if self.is_copying() {
+            return None;
+        }
         let (Ok(source), Ok(Some(state))) = (&self.source, &self.target) else { return None };
         let (position, reached) = state.reached()?;
         let bytes = source.position.bytes_since(position);
@@ -151,13 +187,17 @@ impl Status {
         let mut list = Listing::default();
         let doing = self.doing();
         list.toned("flow", config.flow.as_str(), Tone::Strong);
-        list.toned("doing", doing.explained(), doing.tone());
+        let state = self.target.as_ref().ok().and_then(Option::as_ref);
+        list.toned("doing", doing.explained(state), doing.tone());
+        if self.is_copying() {
+            list.pair("lag", "the copy is not complete");
+        }
         if let Some(lag) = self.lag() {
             let time = lag.time.map(|time| format!(", {}", duration(time))).unwrap_or_default();
             list.pair("lag", format!("{}{time}", bytes(lag.bytes)));
         }
-        if let Ok(Some(state)) = &self.target {
-            list_stop(state, doing, &mut list);
+        if let Some(stop) = self.stop() {
+            list_stop(stop, doing, &mut list);
         }
         list.gap();
         list.pair("source", config.source.connection.to_string());
@@ -185,7 +225,7 @@ impl Status {
             Err(failure) => failure_object(failure),
         };
         let target = match &self.target {
-            Ok(Some(state)) => state_object(state),
+            Ok(Some(state)) => state_object(state, self.stop()),
             Ok(None) => Value::Null,
             Err(failure) => failure_object(failure),
         };
@@ -199,8 +239,7 @@ impl Status {
     }
 }
 
-fn list_stop(state: &FlowState, doing: Doing, list: &mut Listing) {
-    let Some(stop) = &state.stop else { return };
+fn list_stop(stop: &StoredStop, doing: Doing, list: &mut Listing) {
     // While it runs again, the reason is history.
     let (label, tone) = if doing == Doing::Stopped { ("why", Tone::Bad) } else { ("last stop", Tone::Faint) };
     list.toned(label, format!("{}: {}", stop.code, stop.text), tone);
@@ -275,8 +314,9 @@ fn list_state(state: &FlowState, list: &mut Listing) {
         let at = state.idle_at.map(|at| format!(", {}", utc(at))).unwrap_or_default();
         list.pair("idle", format!("{idle}: nothing outstanding below it{at}"));
     }
-    if !state.copied.is_empty() || state.copying {
-        let so_far = if state.copying { " so far" } else { "" };
+    let copying = state.phase == FlowPhase::Copying;
+    if !state.copied.is_empty() || copying {
+        let so_far = if copying { " so far" } else { "" };
         let rows = state.copied.iter().map(|table| table.rows).sum();
         let (tables, rows) = (counted(state.copied.len() as u64, "table", "tables"), counted(rows, "row", "rows"));
         list.pair("copied", format!("{tables}, {rows}{so_far}"));
@@ -304,23 +344,31 @@ fn slot_object(slot: &SlotFacts, retained: Option<u64>) -> Value {
     })
 }
 
-fn state_object(state: &FlowState) -> Value {
+fn state_object(state: &FlowState, stop: Option<&StoredStop>) -> Value {
     let tables = state
         .copied
         .iter()
         .map(|table| json!({"table": table.name, "rows": table.rows, "boundary_lsn": table.boundary.to_string()}));
     json!({
-        "phase": if state.copying { "copying" } else { "streaming" }, "epoch": state.epoch, "holder": state.holder,
+        "phase": phase_word(state.phase), "epoch": state.epoch, "holder": state.holder, "alive": state.alive,
         "checkpoint": state.checkpoint.map(|c| json!({
             "timeline": c.timeline, "commit_lsn": c.commit.to_string(), "end_lsn": c.end.to_string(),
             "commit_time": state.commit_time.map(utc),
         })),
         "idle": state.idle.map(|lsn| json!({"lsn": lsn.to_string(), "at": state.idle_at.map(utc)})),
         "copied": tables.collect::<Vec<_>>(),
-        "stop": state.stop.as_ref().map(|stop| json!({
+        "stop": stop.map(|stop| json!({
             "code": stop.code, "text": stop.text, "hint": stop.hint, "at": stop.at.map(utc),
         })),
     })
+}
+
+fn phase_word(phase: FlowPhase) -> &'static str {
+    match phase {
+        FlowPhase::New => "new",
+        FlowPhase::Copying => "copying",
+        FlowPhase::Streaming => "streaming",
+    }
 }
 
 #[cfg(test)]
@@ -330,7 +378,6 @@ mod tests {
     use pgonce::position::{Boundary, Checkpoint, CommitLsn, EndLsn};
 
     use super::*;
-    use crate::ledger::StoredStop;
 
     fn at(seconds: u64) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(seconds)
@@ -338,12 +385,13 @@ mod tests {
 
     fn source(position: u64, active: bool) -> SourceFacts {
         let slot = SlotFacts { active, ..SlotFacts::default() };
-        let (version, publications) = ("15.1".to_owned(), Vec::new());
-        SourceFacts { version, position: Lsn(position), now: at(9), slot: Some(slot), publications }
+        let (version, publications, made) = ("15.1".to_owned(), Vec::new(), Vec::new());
+        SourceFacts { version, position: Lsn(position), now: at(9), slot: Some(slot), publications, made }
     }
 
     fn state(end: u64, idle: u64) -> FlowState {
         FlowState {
+            phase: FlowPhase::Streaming,
             checkpoint: Some(Checkpoint { timeline: 1, commit: CommitLsn(Lsn(end - 8)), end: EndLsn(Lsn(end)) }),
             commit_time: Some(at(4)),
             idle: Some(Boundary(Lsn(idle))),
@@ -364,6 +412,7 @@ mod tests {
         assert_eq!(lag(1000, state(900, 950)), Some(Lag { bytes: 50, time: seconds(3) }));
         assert_eq!(lag(1000, state(1000, 100)), Some(Lag { bytes: 0, time: seconds(0) }));
         assert_eq!(lag(1000, FlowState::default()), None);
+        assert_eq!(lag(1000, FlowState { phase: FlowPhase::Copying, ..state(900, 100) }), None);
     }
 
     #[test]
@@ -380,6 +429,26 @@ mod tests {
         assert_eq!(doing(Ok(source(1, false)), Ok(Some(state(10, 10)))), Doing::NotRunning);
         assert_eq!(doing(Ok(source(1, false)), Ok(None)), Doing::NeverStarted);
         assert_eq!(doing(Ok(source(1, true)), Err(unreachable())), Doing::Unknown);
+    }
+
+    #[test]
+    fn a_writer_that_is_alive_does_not_stand_still() {
+        let told = |phase, alive, active, past| {
+            let stop = StoredStop { code: "busy".to_owned(), past, ..StoredStop::default() };
+            let state = FlowState { phase, alive, stop: Some(stop), ..state(10, 10) };
+            let status = Status { source: Ok(source(1, active)), target: Ok(Some(state)) };
+            (status.doing(), status.stop().is_some())
+        };
+        let (new, copying, streaming) = (FlowPhase::New, FlowPhase::Copying, FlowPhase::Streaming);
+        assert_eq!(told(new, Some(7), false, true), (Doing::Starting, true));
+        assert_eq!(told(copying, Some(7), false, true), (Doing::Copying, true));
+        assert_eq!(told(streaming, Some(7), false, true), (Doing::Waiting, true));
+        assert_eq!(told(streaming, Some(7), true, true), (Doing::Streaming, true));
+        assert_eq!(told(copying, None, false, false), (Doing::Stopped, true));
+        assert_eq!(told(streaming, None, false, true), (Doing::NotRunning, false));
+        let state = FlowState { phase: copying, ..FlowState::default() };
+        let said = Doing::NotRunning.explained(Some(&state));
+        assert_eq!(said, "not running; the copy is not complete (0 tables copied)");
     }
 
     #[test]

@@ -282,8 +282,8 @@ fn refuse_copy_schema(raw: &Raw) -> Result<(), ConfigError> {
     match given.text.as_str() {
         "false" => Ok(()),
         "true" => {
-            let hint = "Create the tables first: pg_dump --schema-only --no-owner --no-privileges \"$SOURCE_URL\" \
-                        | psql \"$TARGET_URL\"";
+            let hint = "Create the tables first: pg_dump --schema-only --no-owner --no-privileges --no-publications \
+                        --no-subscriptions \"$SOURCE_URL\" | psql \"$TARGET_URL\"";
             Err(ConfigError::at(&given.place, "pgonce cannot copy the schema yet", hint))
         }
         _ => {

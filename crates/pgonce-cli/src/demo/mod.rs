@@ -273,8 +273,8 @@ fn finish(options: &DemoOptions, output: Output, stage: &Stage, summary: &Summar
     };
     output.line(&format!(
         "\nBoth clusters are still up. Have a look:\n\
-         \x20 psql {source}\n\
-         \x20 psql {target}\n\
+         \x20 psql {source}   # the source\n\
+         \x20 psql {target}   # the target\n\
          Damage a row of the target, and let verify find it:\n\
          \x20 psql {target} -c 'UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = 4711'\n\
          \x20 {program} verify --config {directory}/pgonce.yml --show-keys\n\

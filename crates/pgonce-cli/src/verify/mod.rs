@@ -103,7 +103,8 @@ async fn examine(config: &FlowConfig, options: &VerifyOptions, report: &mut Repo
     let names = published.tables.iter().map(|table| (table.schema.clone(), table.name.clone()));
     let names: BTreeSet<tables::TableName> = names.collect();
     if options.tables.is_empty() {
-        report.only_on_target = tables::others(&targets, &names);
+        let on_source: BTreeSet<tables::TableName> = sources.keys().chain(&names).cloned().collect();
+        report.only_on_target = tables::others(&targets, &on_source);
         report.not_published = tables::others(&sources, &names);
     }
     let plans = published.tables.iter().filter(|table| chosen.contains(&table.to_string())).map(|table| {

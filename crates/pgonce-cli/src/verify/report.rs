@@ -108,9 +108,9 @@ pub struct Report {
     pub ledger: Option<LedgerCheck>,
     /// The published tables.
     pub tables: Vec<TableReport>,
-    /// Tables of the target that the flow does not write to. Never drift.
+    /// Tables of the target that the source does not have. Never drift.
     pub only_on_target: Vec<String>,
-    /// Tables of the source that are not published, so that nothing is said of them.
+    /// Tables of the source that are not published, so that nothing is said of them, on the target or not.
     pub not_published: Vec<String>,
     /// How long it took.
     pub elapsed_seconds: f64,
