@@ -277,6 +277,9 @@ fn drained_is_said_only_of_what_is_durable_and_passed() {
     assert!(!frontier.drained(boundary(30)), "a transaction below is not durable");
     frontier.handed_over(CommitLsn(Lsn(20)));
     frontier.made_durable(EndLsn(Lsn(25)));
+    frontier.attested(boundary(29));
+    assert!(!frontier.drained(boundary(30)), "something may have been left out below");
+    frontier.attested(boundary(31));
     assert!(frontier.drained(boundary(30)));
     transaction(&mut frontier, 30, 35);
     assert!(frontier.drained(boundary(30)), "a commit record that starts at the boundary is behind it");

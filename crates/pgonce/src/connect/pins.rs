@@ -53,8 +53,9 @@ mod tests {
         let options = options(Some("-c DateStyle=German -c work_mem=1MB"), &[PINS, SQL_PINS]);
         assert!(options.starts_with("-c DateStyle=German -c work_mem=1MB -c DateStyle=ISO,MDY -c "), "{options}");
         assert!(
-            options
-                .ends_with(" -c search_path= -c standard_conforming_strings=on -c array_nulls=on -c xmloption=content"),
+            options.ends_with(
+                " -c row_security=off -c standard_conforming_strings=on -c array_nulls=on -c xmloption=content"
+            ),
             "{options}"
         );
     }
