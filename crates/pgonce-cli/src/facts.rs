@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use pgonce::catalog::PUBLICATION_COMMENT;
 use pgonce::connect::{ConnectionSettings, SqlConnection, connect_sql};
 use pgonce::position::Lsn;
 use pgonce::stop::Side;
@@ -29,9 +30,6 @@ pub async fn connect(settings: &ConnectionSettings, side: Side) -> Result<SqlCon
         failure
     })
 }
-
-/// The comment on the publications that pgonce made.
-const MADE: &str = "made by pgonce";
 
 /// The source, at one moment.
 #[derive(Clone, Debug)]
@@ -93,7 +91,7 @@ pub async fn ask(client: &Client, slot: &str, publications: &[String]) -> Result
            ARRAY(SELECT p.pubname::text FROM pg_catalog.pg_publication p WHERE p.pubname::text = ANY ($2) ORDER BY 1), \
            ARRAY(SELECT p.pubname::text FROM pg_catalog.pg_publication p WHERE p.pubname::text = ANY ($2) \
              AND pg_catalog.obj_description(p.oid, 'pg_publication') = $3 ORDER BY 1)";
-    let row = client.query_one(sql, &[&slot, &publications, &MADE]).await;
+    let row = client.query_one(sql, &[&slot, &publications, &PUBLICATION_COMMENT]).await;
     let row = row.map_err(|e| Failure::sql(Side::Source, &e))?;
     let slot: Option<String> = row.get(3);
     Ok(SourceFacts {

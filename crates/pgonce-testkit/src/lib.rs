@@ -31,5 +31,6 @@ pub use kill::{KillCount, Killed};
 pub use proxy::{Direction, Ending, Proxy, Traffic};
 pub use random::Random;
 pub use settings::ClusterBuilder;
+pub use sweep::remove_kept;
 pub use tls::{Curve, TlsFiles};
 pub use workload::{Counts, RunningWorkload, Workload};

@@ -69,6 +69,12 @@ pub(crate) fn postmaster(folder: &Path) -> Option<ProcessId> {
     (on_this_folder && process.is_alive()).then_some(process)
 }
 
+/// Stops a cluster that was kept at once, if it runs, and removes it. Needs no installation: only the folder.
+pub fn remove_kept(folder: &Path) -> Result<(), KitError> {
+    stop(folder);
+    fs::remove_dir_all(folder).map_err(KitError::io("removing a kept cluster"))
+}
+
 /// Stops the server of an abandoned folder at once.
 fn stop(folder: &Path) {
     let Some(server) = postmaster(folder) else { return };

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pgonce_testkit::{Cluster, Installation, KitError, installed_majors, pgbench, witness};
+use pgonce_testkit::{Cluster, KitError, installed_majors, pgbench, remove_kept, witness};
 use serde::{Deserialize, Serialize};
 
 use super::failed;
@@ -133,19 +133,13 @@ impl Kept {
             let text = format!("no clusters were kept in {}", directory.display());
             return Err(Failure::usage(text, "`pgonce demo --keep` keeps some; --dir names its directory."));
         };
-        let installation = Installation::find(kept.major).map_err(|e| failed(&e))?;
         for folder in &kept.folders {
             let ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("pgonce-cluster-"));
             if !ours || !folder.exists() {
                 continue;
             }
             // One that does not run any more (the machine was restarted, say) is removed all the same.
-            if folder.join("data/postmaster.pid").exists() {
-                let mut stop = installation.command("pg_ctl");
-                stop.args(["stop", "-m", "immediate", "-D"]).arg(folder.join("data"));
-                stop.output().map_err(|e| Failure::file(folder, &e))?;
-            }
-            fs::remove_dir_all(folder).map_err(|e| Failure::file(folder, &e))?;
+            remove_kept(folder).map_err(|e| failed(&e))?;
         }
         fs::remove_file(&file).map_err(|e| Failure::file(&file, &e))?;
         Ok(kept.folders.len())
