@@ -21,7 +21,8 @@ async fn a_copy_is_told_and_so_is_its_writer() {
         assert!(text.contains("stopped by itself") && text.contains("target_not_empty"), "{text}");
         case.at_target("TRUNCATE b; BEGIN; LOCK TABLE b IN SHARE MODE").await;
         let run = case.start();
-        eventually("the writer is seen", || async { case.status().await["target"]["alive"].is_number() }).await;
+        eventually("it copies", || async { case.status().await["doing"] == "copying" }).await;
+        assert!(case.status().await["target"]["alive"].is_number());
         let text = said(&case.output(&["status"]).await);
         assert!(text.contains("copying: 0 tables copied so far, the writer is alive (server process PID "), "{text}");
         assert!(text.contains("the copy is not complete") && !text.contains("target_not_empty"), "{text}");

@@ -97,7 +97,8 @@ async fn a_table_that_is_rewritten_before_its_turn_to_be_copied_is_copied_from_a
         let flow = Flow::new(major).await;
         flow.both("CREATE TABLE big (id int PRIMARY KEY); CREATE TABLE small (id int PRIMARY KEY, n int)").await;
         flow.at_target("ALTER TABLE small ALTER n TYPE bigint").await;
-        let fill = "INSERT INTO big SELECT generate_series(1, 20000); INSERT INTO small SELECT i, i FROM generate_series(1, 1000) i";
+        let fill = "INSERT INTO big SELECT generate_series(1, 20000);
+             INSERT INTO small SELECT i, i FROM generate_series(1, 1000) i";
         flow.at_source(fill).await;
         let target = flow.target_client().await;
         let holder = flow.target_client().await;

@@ -134,7 +134,8 @@ pub(crate) async fn published(
     // A table that no longer exists has left nothing out; one of the same name made since is another table.
     for gone in missing.iter().filter(|m| m.key.starts_with("publishes") && !existing.contains(&m.table)) {
         now.warnings.push(format!(
-            "{} no longer exists on the source: what the target has of it stays, and a new table of that name is not carried",
+            "{} no longer exists on the source: what the target has of it stays, and a new table of that name is \
+            not carried",
             gone.label
         ));
     }

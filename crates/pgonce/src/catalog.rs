@@ -170,7 +170,8 @@ pub(crate) async fn published(client: &Client, version: u32, publications: &[Str
         });
     }
     if version >= 150_000 {
-        let sql = "SELECT s.oid, n.nspname::text, p.pubname::text, s.xmin::text FROM pg_catalog.pg_publication_namespace s \
+        let sql = "SELECT s.oid, n.nspname::text, p.pubname::text, s.xmin::text FROM \
+        pg_catalog.pg_publication_namespace s \
              JOIN pg_catalog.pg_publication p ON p.oid = s.pnpubid JOIN pg_catalog.pg_namespace n ON n.oid = s.pnnspid \
              WHERE p.pubname = ANY ($1)";
         for row in client.query(sql, &[&names]).await.map_err(failed)? {

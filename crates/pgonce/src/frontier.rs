@@ -151,8 +151,8 @@ impl Frontier {
         self.stored.is_none_or(|stored| stored.precedes(commit))
     }
 
-    /// Whether everything with `commit_lsn < stop` is durable, nothing below was left out, and the source has gone past `stop` with nothing open
-    /// below it.
+    /// Whether everything with `commit_lsn < stop` is durable, nothing below was left out, and the source has gone
+    /// past `stop` with nothing open below it.
     pub fn drained(&self, stop: Boundary) -> bool {
         let passed = self.reported.max(self.durable.map(EndLsn::as_boundary)) >= Some(stop)
             || self.pending.back().is_some_and(|p| stop.precedes(p.commit));

@@ -60,8 +60,8 @@ impl Snapshot {
 }
 
 impl Snapshot {
-    /// Locks the table against being rewritten for as long as it is copied, and refuses one that was rewritten since the
-    /// snapshot was taken: an older snapshot sees such a table as empty. The next attempt takes a new snapshot.
+    /// Locks the table against being rewritten for as long as it is copied, and refuses one that was rewritten since
+    /// the snapshot was taken: an older snapshot sees such a table as empty. The next attempt takes a new snapshot.
     async fn assert_not_rewritten(&self, client: &tokio_postgres::Client, table: &PublishedTable) -> Result<(), Stop> {
         let name = quote_qualified(&table.schema, &table.name);
         let lock = client.batch_execute(&format!("LOCK TABLE {name} IN ACCESS SHARE MODE")).await;

@@ -220,7 +220,8 @@ fn report(config: &FlowConfig, remains: &Remains, removed: bool, output: Output)
     list.write(output);
     if let Some(left) = &remains.left_over {
         output.line(&format!(
-            "\nThe source's role may not drop the publication. Its owner or an administrator types on the source:\n  {}",
+            "\nThe source's role may not drop the publication. Its owner or an administrator types on the \
+            source:\n  {}",
             left.sql
         ));
     }
