@@ -105,7 +105,8 @@ pub(crate) async fn published(client: &Client, version: u32, publications: &[Str
     let names: Vec<&str> = publications.iter().map(String::as_str).collect();
     let (mut members, mut warnings) = (Vec::new(), Vec::new());
     let sql = "SELECT p.oid, p.pubname::text, p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, \
-         p.pubviaroot, coalesce(pg_catalog.to_jsonb(p) ->> 'pubgencols', ''), p.xmin::text FROM pg_catalog.pg_publication p \
+         p.pubviaroot, coalesce(pg_catalog.to_jsonb(p) ->> 'pubgencols', ''), p.xmin::text \
+         FROM pg_catalog.pg_publication p \
          WHERE p.pubname = ANY ($1)";
     let mut found = Vec::new();
     for row in client.query(sql, &[&names]).await.map_err(failed)? {

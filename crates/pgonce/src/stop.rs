@@ -429,15 +429,15 @@ impl Reason {
             Reason::TargetNotEmpty { tables } => format!(
                 "If its rows may go, on the target: TRUNCATE {}; (tables that reference them have to be named \
                 too). If they \
-                 are a copy already, `pgonce reset --yes`, then `pgonce run --start go-forward` with a slot that was made \
-                 when the copy was taken.",
+                 are a copy already, `pgonce reset --yes`, then `pgonce run --start go-forward` with a slot that \
+                 was made when the copy was taken.",
                 tables.join(", ")
             ),
             Reason::TransactionFailed { .. } | Reason::RowConflict { .. } => {
                 "Everything before this transaction is applied and nothing of it. Mend the target (the table, \
                 constraint or \
-                 row named above; the target's server log has the statement, and names the row where PostgreSQL does), then \
-                 `pgonce run` takes it up at this transaction."
+                 row named above; the target's server log has the statement, and names the row where PostgreSQL does), \
+                 then `pgonce run` takes it up at this transaction."
                     .to_owned()
             }
             Reason::RedeliveryConflict { .. } => format!(

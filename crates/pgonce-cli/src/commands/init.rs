@@ -122,7 +122,7 @@ fn sql_for_admins(config: &FlowConfig) -> Sql {
          -- In each schema that is carried:\n\
          GRANT USAGE ON SCHEMA public TO {role};\n\
          GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA public TO {role};\n\
-         -- Optional, from version 15 on. Without it, the target's triggers and foreign keys act on what the flow writes:\n\
+         -- Optional, from version 15 on. Without it, triggers and foreign keys of the target act on what is written:\n\
          --   GRANT SET ON PARAMETER session_replication_role TO {role};",
         config.target.connection.to_string().replace('\n', " "),
         pgonce_target::LEDGER_SQL.trim_end(),
