@@ -24,7 +24,9 @@ test: setup lint
 # pgonce beside native replication on the same two clusters; docs/benchmarks.md explains it. Goes on where it ended;
 # BENCH_FLAGS=--fresh starts anew.
 bench: PGONCE_TEST_PG = $(PGONCE_BENCH_PG)
-bench: setup
+bench:
+	scripts/setup bench
+	scripts/fetch-postgres --missing
 	cargo build --release -p pgonce-cli -p pgonce-bench
 	target/release/pgonce-bench --postgres $(PGONCE_BENCH_PG) --runs $(RUNS) --scale-div $(SCALE_DIV) \
 		$(if $(WORKLOAD),--workload $(WORKLOAD)) $(BENCH_FLAGS)

@@ -33,6 +33,10 @@ pub enum Kind {
     },
     /// `pgonce run`, slot to target.
     Pgonce,
+    /// Bare binary COPY from one `psql` to another. Copies only.
+    Pipe,
+    /// `pgcopydb clone`. Copies only.
+    Pgcopydb,
 }
 
 /// The modes of a native subscription that are worth a run. Streaming changes nothing for small transactions before
@@ -57,6 +61,8 @@ impl Contestant {
             (Kind::Native { .. }, _) => "native",
             (Kind::Pgonce, false) => "pgonce",
             (Kind::Pgonce, true) => "pgonce-sync",
+            (Kind::Pipe, _) => "pipe",
+            (Kind::Pgcopydb, _) => "pgcopydb",
         }
     }
 
@@ -68,6 +74,8 @@ impl Contestant {
                 format!("{}, streaming={streaming}{commit}", if binary { "binary" } else { "text" })
             }
             Kind::Pgonce => format!("direct{commit}"),
+            Kind::Pipe => "binary COPY".to_owned(),
+            Kind::Pgcopydb => "clone".to_owned(),
         }
     }
 
@@ -86,6 +94,7 @@ impl Contestant {
                 Ok(Running::Subscription)
             }
             Kind::Pgonce => Process::start(self.synchronous, place).map(Running::Process),
+            Kind::Pipe | Kind::Pgcopydb => bail!("{} does not replicate", self.name()),
         }
     }
 }

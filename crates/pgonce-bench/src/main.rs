@@ -26,6 +26,7 @@ use options::{Options, Party};
 use parts::{Part, Parts, Round};
 use stand::{Databases, Stand};
 use workload::catch_up::{Backlog, Size};
+use workload::copy::{self, Copy};
 use workload::{Workload, idle, latency};
 
 #[tokio::main]
@@ -74,6 +75,7 @@ struct Due {
 /// What the runs of a part work on.
 enum Prepared {
     Backlog(Backlog),
+    Copy(Copy),
     Databases(Databases),
 }
 
@@ -149,7 +151,11 @@ impl Session<'_> {
         if synchronous && !(own && workload.has_synchronous()) {
             return Vec::new();
         }
-        let mut lineup = if options.has(Party::Native) { native_modes(major, synchronous) } else { Vec::new() };
+        let mut lineup = match (options.has(Party::Native), workload.copy()) {
+            (false, _) => Vec::new(),
+            (true, Some(begin)) => copy::peers(begin, major),
+            (true, None) => native_modes(major, synchronous),
+        };
         if workload == Workload::Idle {
             lineup.truncate(1);
         }
@@ -164,11 +170,12 @@ impl Session<'_> {
         let title = format!("{} on {}", part.workload, bench.stand.version);
         println!("{title}{}: preparing", if part.synchronous { ", synchronous_commit=on" } else { "" });
         let size = Size { scale_div: self.options.scale_div, synchronous: part.synchronous };
-        let prepared = match due.workload.catch_up() {
-            Some(workload) => Prepared::Backlog(Backlog::prepare(bench.stand, workload, size).await?),
-            None => Prepared::Databases(latency::prepare(bench).await?),
+        let prepared = match (due.workload.catch_up(), due.workload.copy()) {
+            (Some(workload), _) => Prepared::Backlog(Backlog::prepare(bench.stand, workload, size).await?),
+            (None, Some(begin)) => Prepared::Copy(Copy::prepare(bench, begin).await?),
+            (None, None) => Prepared::Databases(latency::prepare(bench).await?),
         };
-        if let (Prepared::Backlog(_), Some(first)) = (&prepared, due.lineup.first())
+        if let (Prepared::Backlog(_) | Prepared::Copy(_), Some(first)) = (&prepared, due.lineup.first())
             && !part.synchronous
         {
             // The first to read the backlog would pay for the caches of all others.
@@ -218,6 +225,7 @@ impl Prepared {
     fn databases(&self) -> &Databases {
         match self {
             Prepared::Backlog(backlog) => backlog.databases(),
+            Prepared::Copy(copy) => copy.databases(),
             Prepared::Databases(databases) => databases,
         }
     }
@@ -225,13 +233,14 @@ impl Prepared {
     fn transactions(&self) -> Option<u64> {
         match self {
             Prepared::Backlog(backlog) => Some(backlog.transactions()),
-            Prepared::Databases(_) => None,
+            Prepared::Copy(_) | Prepared::Databases(_) => None,
         }
     }
 
     async fn finish(self, stand: &Stand) -> Result<()> {
         match self {
             Prepared::Backlog(backlog) => backlog.finish(stand).await,
+            Prepared::Copy(copy) => copy.finish(stand).await,
             Prepared::Databases(databases) => stand.drop_databases(databases).await,
         }
     }
@@ -245,6 +254,7 @@ async fn one_run(
 ) -> Result<Measured> {
     match prepared {
         Prepared::Backlog(backlog) => backlog.run(bench, contestant).await,
+        Prepared::Copy(copy) => copy.run(bench, contestant).await,
         Prepared::Databases(databases) if workload == Workload::Idle => idle::run(bench, databases, contestant).await,
         Prepared::Databases(databases) => latency::run(bench, databases, contestant).await,
     }

@@ -47,7 +47,7 @@ pub struct Options {
 /// Whom a run may leave out.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Party {
-    /// A native subscription, in each of its modes
+    /// The peers: a native subscription in each of its modes; of a copy also bare pipes and pgcopydb
     Native,
     /// `pgonce run`, slot to target
     Pgonce,

@@ -1,6 +1,6 @@
 //! From rounds to the report: ratios of times that were measured side by side.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -17,7 +17,7 @@ pub struct Entry {
     pub postgres: u32,
     /// `pgonce` in direct mode, or a variant of it.
     pub contestant: String,
-    /// The peer: `native` is a native subscription in its best mode of this run.
+    /// The peer, in its best mode of this run: `native` is a native subscription, `pipe` bare COPY.
     pub against: String,
     /// The peer's time divided by pgonce's, of each pair: the median.
     pub ratio_median: f64,
@@ -100,24 +100,36 @@ fn unit(workload: &str) -> &'static str {
 
 /// The comparisons that the rounds allow.
 pub fn entries(rounds: &[Round]) -> Vec<Entry> {
-    by_part(rounds).into_iter().filter_map(|(part, rounds)| entry(part, &rounds)).collect()
+    by_part(rounds).into_iter().flat_map(|(part, rounds)| part_entries(part, &rounds)).collect()
 }
 
-fn entry(part: &Part, rounds: &[&Round]) -> Option<Entry> {
+fn is_own(contestant: &str) -> bool {
+    contestant.starts_with("pgonce")
+}
+
+/// pgonce against each of its peers.
+fn part_entries(part: &Part, rounds: &[&Round]) -> Vec<Entry> {
     if part.workload == "idle" {
         // Next to nothing divided by next to nothing says nothing.
-        return None;
+        return Vec::new();
     }
+    let contestants = rounds.iter().flat_map(|round| &round.measured).map(|one| one.contestant.as_str());
+    let peers: BTreeSet<&str> = contestants.filter(|contestant| !is_own(contestant)).collect();
+    peers.into_iter().filter_map(|peer| entry(part, peer, rounds)).collect()
+}
+
+fn entry(part: &Part, peer: &str, rounds: &[&Round]) -> Option<Entry> {
     // Rounds without one of the two are no pairs.
-    let has = |round: &Round, native: bool| round.measured.iter().any(|one| (one.contestant == "native") == native);
-    let pairs: Vec<&Round> = rounds.iter().copied().filter(|round| has(round, true) && has(round, false)).collect();
+    let has = |round: &Round, wanted: &dyn Fn(&str) -> bool| round.measured.iter().any(|one| wanted(&one.contestant));
+    let both = |round: &Round| has(round, &|name| name == peer) && has(round, &is_own);
+    let pairs: Vec<&Round> = rounds.iter().copied().filter(|round| both(round)).collect();
     let modes = by_mode(&pairs);
-    let natives = modes.iter().filter(|((contestant, _), results)| {
+    let peers = modes.iter().filter(|((contestant, _), results)| {
         // A mode that is missing in some pairs cannot be compared in them.
-        *contestant == "native" && results.len() == pairs.len()
+        *contestant == peer && results.len() == pairs.len()
     });
-    let (best, theirs) = natives.min_by(|(_, left), (_, right)| median_value(left).total_cmp(&median_value(right)))?;
-    let (own, ours) = modes.iter().find(|((contestant, _), _)| *contestant != "native")?;
+    let (best, theirs) = peers.min_by(|(_, left), (_, right)| median_value(left).total_cmp(&median_value(right)))?;
+    let (own, ours) = modes.iter().find(|((contestant, _), _)| is_own(contestant))?;
     let ratios: Vec<f64> = theirs.iter().zip(ours).map(|(theirs, ours)| theirs.value / ours.value).collect();
     let p99 = |one: &Measured| one.extra.get("p99").copied();
     let p99_ratios: Option<Vec<f64>> =
@@ -257,5 +269,12 @@ mod tests {
         ];
         let found: Vec<_> = entries(&rounds).into_iter().map(|one| (one.contestant, one.ratio_median)).collect();
         assert_eq!(found, [("pgonce".to_owned(), 2.0), ("pgonce-sync".to_owned(), 10.0)]);
+    }
+
+    #[test]
+    fn each_peer_is_a_comparison_of_its_own() {
+        let rounds = [round("copy", false, &[("pipe", "p", 4.0), ("pgcopydb", "c", 8.0), ("pgonce", "direct", 4.0)])];
+        let found: Vec<_> = entries(&rounds).into_iter().map(|one| (one.against, one.ratio_median)).collect();
+        assert_eq!(found, [("pgcopydb".to_owned(), 2.0), ("pipe".to_owned(), 1.0)]);
     }
 }
