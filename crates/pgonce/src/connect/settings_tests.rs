@@ -1,5 +1,10 @@
 use proptest::prelude::*;
 
+use super::super::environment::Environment;
+use super::super::keys::KEYS;
+use super::super::parse_error::ParseConnectionError;
+use super::super::render::percent_encoded;
+
 use super::*;
 
 fn environment() -> Environment {
