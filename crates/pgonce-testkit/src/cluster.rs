@@ -114,6 +114,11 @@ impl Cluster {
         self.inner.data()
     }
 
+    /// The folder of the Unix socket, unless its path would be too long for one.
+    pub fn socket_folder(&self) -> Option<PathBuf> {
+        self.inner.socket_folder()
+    }
+
     /// The authority's certificate, for `sslrootcert`, if the cluster has TLS.
     pub fn ca_file(&self) -> PathBuf {
         self.inner.folder.join("ca.crt")
@@ -305,6 +310,7 @@ impl Inner {
         if let Some(tls) = &builder.tls {
             write("server.crt", &tls.server_certificate, 0o600)
                 .and_then(|()| write("server.key", &tls.server_key, 0o600))
+                .and_then(|()| write("ca.crt", &tls.ca_certificate, 0o600))
                 .and_then(|()| fs::write(self.folder.join("ca.crt"), &tls.ca_certificate))
                 .map_err(KitError::io("writing certificates"))?;
         }

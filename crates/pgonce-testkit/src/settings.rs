@@ -90,6 +90,12 @@ impl ClusterBuilder {
         self
     }
 
+    /// Asks clients for a certificate of the authority that signed the server's own. What is asked of whom is up to
+    /// [`hba`](Self::hba).
+    pub fn client_certificates(self) -> Self {
+        self.conf("ssl_ca_file", "ca.crt")
+    }
+
     /// Refuses connections over TCP without TLS.
     pub fn require_tls(mut self) -> Self {
         for database in ["all", "replication"] {

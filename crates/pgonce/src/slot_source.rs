@@ -61,6 +61,8 @@ pub struct SlotSource {
 
 /// All state of one connection. A reconnect drops it whole.
 struct Session {
+    /// The server that the replication connection is at, and no other: where all else of the session connects to.
+    connection: ConnectionSettings,
     sql: Arc<SqlConnection>,
     replication: Option<ReplicationSession>,
     identity: SourceIdentity,
@@ -157,7 +159,9 @@ impl Source for SlotSource {
         self.session = None;
         let mut replication = ReplicationSession::open(&self.settings.connection).await?;
         let system = replication.identify_system().await?;
-        let sql = connect_sql(&self.settings.connection, "source").await.map_err(|e| e.into_stop(Side::Source))?;
+        let connection = self.settings.connection.pinned_to(replication.endpoint());
+        let sql = connect_sql(&connection, "source").await.map_err(|e| e.into_stop(Side::Source))?;
+        replication.assert_same_server(&sql.client).await?;
         let server_version = SlotSource::check_server(&sql.client).await?;
         let query = "SELECT pg_catalog.current_database()::text";
         let row = sql.client.query_one(query, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
@@ -174,6 +178,7 @@ impl Source for SlotSource {
             return Err(Reason::SlotInUse { slot: self.settings.slot.clone(), pid }.into());
         }
         self.session = Some(Session {
+            connection,
             sql: Arc::new(sql),
             replication: Some(replication),
             identity: identity.clone(),
@@ -201,13 +206,14 @@ impl Source for SlotSource {
     async fn begin(&mut self, start: StartMode) -> Result<Begun, Stop> {
         let state = self.slot_state().await?;
         let settings = self.settings.clone();
+        let connection = self.session()?.connection.clone();
         if let Some(state) = state {
             let confirmed = state.confirmed_flush.ok_or_else(|| {
                 Stop::from(Reason::DataGap { what: format!("slot {} has no confirmed_flush_lsn", settings.slot) })
             })?;
             return Ok(Begun { boundary: Boundary(confirmed), snapshot: None });
         }
-        let mut exporter = ReplicationSession::open(&settings.connection).await?;
+        let mut exporter = ReplicationSession::open(&connection).await?;
         let created = exporter.create_slot(&settings.slot, false).await?;
         let boundary = created.consistent_point;
         if start == StartMode::GoForward {
@@ -218,7 +224,7 @@ impl Source for SlotSource {
                 settings.slot
             ));
         }
-        let snapshot = Snapshot::new(boundary, created.snapshot, settings.connection.clone(), Box::new(exporter));
+        let snapshot = Snapshot::new(boundary, created.snapshot, connection, Box::new(exporter));
         Ok(Begun { boundary, snapshot: Some(snapshot) })
     }
 
@@ -233,7 +239,7 @@ impl Source for SlotSource {
     }
 
     async fn snapshot(&mut self) -> Result<Snapshot, Stop> {
-        let connection = self.settings.connection.clone();
+        let connection = self.session()?.connection.clone();
         let mut exporter = ReplicationSession::open(&connection).await?;
         let name = format!("pgonce_copy_{}_{}", std::process::id(), uniquifier());
         let created = exporter.create_slot(&name, true).await?;

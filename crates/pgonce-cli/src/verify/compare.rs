@@ -31,7 +31,9 @@ impl Point {
         let failed = |e| stop_from_sql(side, &e);
         connection.client.batch_execute(BEGIN).await.map_err(failed)?;
         let row = connection.client.query_one("SELECT pg_catalog.pg_export_snapshot()", &[]).await.map_err(failed)?;
-        Ok(Point { settings: settings.clone(), side, name: row.get(0), connection })
+        // A snapshot is of one server.
+        let settings = settings.pinned_to(connection.endpoint());
+        Ok(Point { settings, side, name: row.get(0), connection })
     }
 
     /// Another session in the same snapshot.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
 /// What a connection string is completed from: environment variables, and the name of the operating system's user.
 ///
@@ -20,10 +21,14 @@ impl Environment {
 
     /// The environment of this process: `PG*` and `HOME`, and the name of its effective user.
     pub fn process() -> Environment {
-        let variables = std::env::vars_os()
+        let mut variables: BTreeMap<String, OsString> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .filter(|(name, _)| name.starts_with("PG") || name == "HOME")
             .collect();
+        // Without the variable, the home directory that the system's accounts have.
+        if let Some(home) = std::env::home_dir().filter(|home| !home.as_os_str().is_empty()) {
+            variables.insert("HOME".to_owned(), home.into_os_string());
+        }
         Environment { variables, os_user: whoami::username().ok() }
     }
 
@@ -44,6 +49,11 @@ impl Environment {
     /// The value of a variable, if it is set.
     pub fn get(&self, name: &str) -> Option<&OsStr> {
         self.variables.get(name).map(OsString::as_os_str)
+    }
+
+    /// The home directory, where libpq's default files lie.
+    pub(super) fn home(&self) -> Option<PathBuf> {
+        self.get("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
     }
 
     /// The operating system's user name, if it is known.

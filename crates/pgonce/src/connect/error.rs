@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::server_error::ServerError;
@@ -67,13 +67,39 @@ pub enum ConnectError {
         /// Why.
         reason: String,
     },
+    /// The client certificate or its key could not be used.
+    #[error("client certificate, file {}: {reason}", path.display())]
+    ClientCertificate {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A list of revoked certificates could not be read.
+    #[error("revocation list {}: {reason}", path.display())]
+    RevocationList {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The password file that was named could not be read.
+    #[error("password file {}: {reason}", path.display())]
+    PasswordFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// The server ended the start of the session with an error.
-    #[error("{endpoint} refused the session: {error}: {}", error.message())]
+    #[error("{endpoint} refused the session: {error}: {}{}", error.message(), taken_from(password_file.as_deref()))]
     Server {
         /// Where.
         endpoint: Box<Endpoint>,
         /// What the server said.
         error: Box<ServerError>,
+        /// The file that the refused password was taken from.
+        password_file: Option<PathBuf>,
     },
     /// The server was asked for a password exchange that did not work out on our side.
     #[error("authentication with {endpoint} failed: {reason}")]
@@ -105,6 +131,10 @@ pub enum ConnectError {
         /// Why, in the order they were tried.
         errors: Vec<ConnectError>,
     },
+}
+
+fn taken_from(password_file: Option<&Path>) -> String {
+    password_file.map(|file| format!(" (the password was taken from {})", file.display())).unwrap_or_default()
 }
 
 fn joined(errors: &[ConnectError]) -> String {
@@ -155,6 +185,15 @@ impl ConnectError {
             }
             ConnectError::RootCertificates { .. } => {
                 permanent("tls_root_certificates", "name a readable PEM file in sslrootcert, or choose another sslmode")
+            }
+            ConnectError::ClientCertificate { .. } => {
+                permanent("tls_client_certificate", "correct sslcert and sslkey, or write sslcertmode=disable")
+            }
+            ConnectError::RevocationList { .. } => {
+                permanent("tls_revocation_list", "name readable PEM files in sslcrl and sslcrldir, or leave them out")
+            }
+            ConnectError::PasswordFile { .. } => {
+                permanent("password_file", "correct the file or its permissions, or give the password otherwise")
             }
             ConnectError::Server { error, .. } => server(error),
             ConnectError::Authentication { .. } => {
@@ -208,6 +247,16 @@ impl ConnectError {
         }
     }
 
+    /// The same error; if it is about a password that came from a file, it names the file.
+    pub(super) fn with_password_file(mut self, file: Option<PathBuf>) -> ConnectError {
+        if let ConnectError::Server { error, password_file, .. } = &mut self
+            && error.sqlstate == "28P01"
+        {
+            *password_file = file;
+        }
+        self
+    }
+
     /// The server's own error, if it was the server that refused.
     pub fn server_error(&self) -> Option<&ServerError> {
         match self {
@@ -233,6 +282,26 @@ fn server(error: &ServerError) -> ConnectErrorKind {
     }
 }
 
+/// What the server does not like of the client certificate, or its absence: with TLS 1.3 it says so only when the
+/// client takes the handshake for done.
+fn refusal(error: &io::Error) -> Option<String> {
+    use rustls::AlertDescription as Alert;
+    match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+        rustls::Error::AlertReceived(
+            alert @ (Alert::CertificateRequired
+            | Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::UnknownCA
+            | Alert::AccessDenied
+            | Alert::DecryptError),
+        ) => Some(format!("{alert:?} (about the client certificate)")),
+        _ => None,
+    }
+}
+
 /// Where an error happened, to make errors of.
 #[derive(Clone)]
 pub(super) struct At(pub(super) Endpoint);
@@ -254,7 +323,11 @@ impl At {
         ConnectError::Timeout { endpoint: self.endpoint(), after }
     }
 
+    /// A socket that failed; or, where the peer said by TLS's own means that it will have none of it, that.
     pub(super) fn io(&self, source: io::Error) -> ConnectError {
+        if let Some(reason) = refusal(&source) {
+            return self.tls(format_args!("the server ended the handshake: {reason}"));
+        }
         ConnectError::Io { endpoint: self.endpoint(), source }
     }
 
@@ -267,7 +340,7 @@ impl At {
     }
 
     pub(super) fn server(&self, error: ServerError) -> ConnectError {
-        ConnectError::Server { endpoint: self.endpoint(), error: Box::new(error) }
+        ConnectError::Server { endpoint: self.endpoint(), error: Box::new(error), password_file: None }
     }
 
     pub(super) fn authentication(&self, reason: impl fmt::Display) -> ConnectError {

@@ -64,6 +64,11 @@ impl FrameReader {
         FrameReader { buffer: BytesMut::new(), message_bytes_max }
     }
 
+    /// What was read beyond the last message.
+    pub(crate) fn into_rest(self) -> BytesMut {
+        self.buffer
+    }
+
     /// The next message, if all of it is in the buffer.
     pub(crate) fn buffered(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some((tag, length)) = self.header()? else { return Ok(None) };

@@ -28,10 +28,9 @@ const fn refused(name: &'static str, variable: Option<&'static str>, reason: &'s
     Key { name, variable, standing: Standing::Refused(reason) }
 }
 
-const CLIENT_CERTIFICATE: &str = "client certificates are not supported yet; authenticate with a password";
-const REVOCATION: &str = "certificate revocation lists are not supported yet";
-const TLS_VERSIONS: &str = "TLS 1.2 and 1.3 are used, and this cannot be narrowed yet";
-const GSS: &str = "GSSAPI is not supported; authenticate with a password";
+const GSS: &str = "GSSAPI is not supported; authenticate with a password or a client certificate";
+const OAUTH: &str = "OAuth is not supported; authenticate with a password or a client certificate";
+const SCRAM_KEYS: &str = "give the password instead";
 
 /// Every key of libpq 18. A key that is missing here is unknown.
 pub(super) const KEYS: &[Key] = &[
@@ -49,53 +48,68 @@ pub(super) const KEYS: &[Key] = &[
     accepted("keepalives_idle", None),
     accepted("keepalives_interval", None),
     accepted("load_balance_hosts", Some("PGLOADBALANCEHOSTS")),
+    accepted("max_protocol_version", Some("PGMAXPROTOCOLVERSION")),
+    accepted("min_protocol_version", Some("PGMINPROTOCOLVERSION")),
     accepted("options", Some("PGOPTIONS")),
+    accepted("passfile", Some("PGPASSFILE")),
     accepted("password", Some("PGPASSWORD")),
     accepted("port", Some("PGPORT")),
+    accepted("require_auth", Some("PGREQUIREAUTH")),
+    accepted("requirepeer", Some("PGREQUIREPEER")),
+    accepted("service", Some("PGSERVICE")),
+    accepted("servicefile", Some("PGSERVICEFILE")),
+    accepted("ssl_max_protocol_version", Some("PGSSLMAXPROTOCOLVERSION")),
+    accepted("ssl_min_protocol_version", Some("PGSSLMINPROTOCOLVERSION")),
+    accepted("sslcert", Some("PGSSLCERT")),
+    accepted("sslcertmode", Some("PGSSLCERTMODE")),
+    accepted("sslcompression", Some("PGSSLCOMPRESSION")),
+    accepted("sslcrl", Some("PGSSLCRL")),
+    accepted("sslcrldir", Some("PGSSLCRLDIR")),
+    accepted("sslkey", Some("PGSSLKEY")),
     accepted("sslmode", Some("PGSSLMODE")),
     accepted("sslnegotiation", Some("PGSSLNEGOTIATION")),
     accepted("sslrootcert", Some("PGSSLROOTCERT")),
+    accepted("sslsni", Some("PGSSLSNI")),
     accepted("target_session_attrs", Some("PGTARGETSESSIONATTRS")),
     accepted("tcp_user_timeout", None),
     accepted("user", Some("PGUSER")),
     refused("gssdelegation", Some("PGGSSDELEGATION"), GSS),
     refused("gsslib", Some("PGGSSLIB"), GSS),
-    refused("krbsrvname", None, GSS),
-    refused("max_protocol_version", Some("PGMAXPROTOCOLVERSION"), "protocol 3.0 is always used"),
-    refused("min_protocol_version", Some("PGMINPROTOCOLVERSION"), "protocol 3.0 is always used"),
-    refused("oauth_client_id", None, "OAuth is not supported"),
-    refused("oauth_client_secret", None, "OAuth is not supported"),
-    refused("oauth_issuer", None, "OAuth is not supported"),
-    refused("oauth_scope", None, "OAuth is not supported"),
-    refused("passfile", Some("PGPASSFILE"), "password files are not supported yet; give the password itself"),
+    refused("krbsrvname", Some("PGKRBSRVNAME"), GSS),
+    refused("oauth_client_id", None, OAUTH),
+    refused("oauth_client_secret", None, OAUTH),
+    refused("oauth_issuer", None, OAUTH),
+    refused("oauth_scope", None, OAUTH),
     refused(
         "replication",
         None,
         "which connections replicate is decided by the command, not by the string; leave it out",
     ),
-    refused(
-        "require_auth",
-        Some("PGREQUIREAUTH"),
-        "the method cannot be pinned yet; channel_binding=require pins SCRAM",
-    ),
-    refused("requirepeer", Some("PGREQUIREPEER"), "the server's user cannot be checked yet"),
     refused("requiressl", Some("PGREQUIRESSL"), "write sslmode=require"),
-    refused("scram_client_key", None, "give the password instead"),
-    refused("scram_server_key", None, "give the password instead"),
-    refused("service", Some("PGSERVICE"), "service files are not supported yet; write the keys here"),
-    refused("servicefile", None, "service files are not supported yet; write the keys here"),
-    refused("ssl_max_protocol_version", Some("PGSSLMAXPROTOCOLVERSION"), TLS_VERSIONS),
-    refused("ssl_min_protocol_version", Some("PGSSLMINPROTOCOLVERSION"), TLS_VERSIONS),
-    refused("sslcert", Some("PGSSLCERT"), CLIENT_CERTIFICATE),
-    refused("sslcertmode", Some("PGSSLCERTMODE"), CLIENT_CERTIFICATE),
-    refused("sslcompression", Some("PGSSLCOMPRESSION"), "TLS is never compressed; leave it out"),
-    refused("sslcrl", Some("PGSSLCRL"), REVOCATION),
-    refused("sslcrldir", Some("PGSSLCRLDIR"), REVOCATION),
-    refused("sslkey", Some("PGSSLKEY"), CLIENT_CERTIFICATE),
+    refused("scram_client_key", None, SCRAM_KEYS),
+    refused("scram_server_key", None, SCRAM_KEYS),
     refused("sslkeylogfile", None, "session keys are never written down"),
-    refused("sslpassword", None, CLIENT_CERTIFICATE),
-    refused("sslsni", Some("PGSSLSNI"), "the server's name is always sent; leave it out"),
+    refused(
+        "sslpassword",
+        None,
+        "a service that starts by itself would keep it beside the key it protects; decrypt the key once, with \
+         `openssl pkcs8 -in KEY -out NEW_KEY`, and let only its owner read it: chmod 0600",
+    ),
 ];
+
+impl Key {
+    /// Whether the key only concerns a method of authentication that is never used: a variable that other programs
+    /// need does no harm then.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.standing, Standing::Refused(GSS))
+    }
+}
+
+/// The variables that libpq reads: what a child process must not inherit where it is told everything.
+pub(super) fn variables() -> impl Iterator<Item = &'static str> {
+    let others = ["PGCLIENTENCODING", "PGSSLKEYLOGFILE", "PGREALM", "PGSYSCONFDIR"];
+    KEYS.iter().filter_map(|key| key.variable).chain(others)
+}
 
 /// The key of this name.
 pub(super) fn find(name: &str) -> Option<&'static Key> {
@@ -113,6 +127,8 @@ pub(super) fn nearest(name: &str) -> Option<&'static str> {
         "schema" | "searchpath" | "currentschema" => Some("options"),
         "timeout" => Some("connect_timeout"),
         "rootcert" | "cacert" => Some("sslrootcert"),
+        "clientcert" => Some("sslcert"),
+        "pgpass" | "pgpassfile" | "passwordfile" => Some("passfile"),
         _ => None,
     };
     alias.or_else(|| {

@@ -1,5 +1,10 @@
 use proptest::prelude::*;
 
+use super::super::environment::Environment;
+use super::super::keys::KEYS;
+use super::super::parse_error::ParseConnectionError;
+use super::super::render::percent_encoded;
+
 use super::*;
 
 fn environment() -> Environment {
@@ -134,12 +139,77 @@ fn what_the_environment_asks_for_in_vain_is_refused() {
         Ok(_) => String::new(),
         Err(error) => error.to_string(),
     };
-    let service = refused(environment().with("PGSERVICE", "shop"), "");
-    assert!(service.contains("PGSERVICE (service) is not supported"), "{service}");
-    assert!(refused(environment().with("PGPASSFILE", "/f"), "").contains("PGPASSFILE"));
-    assert_eq!(refused(environment().with("PGPASSFILE", "/f"), "password=x"), "", "it would not be read");
-    assert_eq!(refused(environment().with("PGSERVICE", ""), ""), "");
+    let old = refused(environment().with("PGREQUIRESSL", "1"), "");
+    assert!(old.contains("PGREQUIRESSL (requiressl) is not supported: write sslmode=require"), "{old}");
+    assert_eq!(refused(environment().with("PGREQUIRESSL", ""), ""), "");
+    assert_eq!(refused(environment().with("PGKRBSRVNAME", "x"), ""), "", "GSSAPI is not used");
     assert!(refused(environment().with("PGPORT", "x"), "").contains("PGPORT (port)"));
+    assert!(refused(environment().with("PGSERVICE", "shop"), "").contains("PGSERVICE (service): no section [shop]"));
+}
+
+#[test]
+fn a_service_goes_before_the_environment_and_behind_the_string() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("services");
+    let text = "[shop]\nhost=service\nport=6\nuser=service\npassword=a'b\\c #%@:/?=é\n[bad]\nport=x\nhots=1\n";
+    std::fs::write(&file, text).unwrap();
+    let environment =
+        environment().with("PGSERVICEFILE", &file).with("PGHOST", "env").with("PGPORT", "7").with("PGAPPNAME", "env");
+    let parse = |text: &str| ConnectionSettings::parse(text, &environment);
+    let settings = parse("service=shop host=string").unwrap();
+    assert_eq!(settings.endpoints, [tcp("string", 6)]);
+    assert_eq!((settings.user.as_str(), settings.dbname.as_str()), ("service", "service"));
+    assert_eq!((password(&settings), settings.application_name.as_deref()), (Some("a'b\\c #%@:/?=é"), Some("env")));
+    assert_eq!(parse("postgresql:///?service=shop").unwrap().user, "service");
+
+    let origin = |key: &str| {
+        let given = settings.provenance().iter().find(|given| given.key == key).unwrap();
+        (given.origin.to_string(), given.value.clone())
+    };
+    let at = |line| format!("service file {}, line {line}", file.display());
+    assert_eq!(origin("host"), ("connection string".to_owned(), Some("string".to_owned())));
+    assert_eq!(origin("port"), (at(3), Some("6".to_owned())));
+    assert_eq!(origin("password"), (at(5), None));
+    assert_eq!(origin("application_name").0, "environment variable PGAPPNAME");
+    assert!(!format!("{:?}", settings.provenance()).contains("é"));
+
+    let message = parse("service=bad").unwrap_err().to_string();
+    assert_eq!(message, format!("{}: unknown key \"hots\"; did you mean \"host\"?", at(8)));
+    let message = parse("service=shop servicefile=/nonexistent").unwrap_err().to_string();
+    assert!(message.starts_with("service file /nonexistent: "), "{message}");
+    let message = parse("service=none").unwrap_err().to_string();
+    assert!(message.starts_with("connection string: service: no section [none] in /"), "{message}");
+
+    std::fs::write(&file, "[bad]\nsslmode=SECRET\n").unwrap();
+    let message = parse("service=bad").unwrap_err().to_string();
+    assert!(message.starts_with(&format!("{}: sslmode is invalid: accepted: disable", at(2))), "{message}");
+    assert!(!message.contains("SECRET"));
+
+    // The user's own file, then the system's.
+    let home = super::super::environment::Environment::empty()
+        .with_os_user("os")
+        .with("HOME", folder.path())
+        .with("PGSYSCONFDIR", folder.path().join("etc"))
+        .with("PGSERVICE", "shop");
+    std::fs::create_dir(folder.path().join("etc")).unwrap();
+    std::fs::write(folder.path().join("etc/pg_service.conf"), "[shop]\nhost=system\n").unwrap();
+    assert_eq!(ConnectionSettings::parse("", &home).unwrap().endpoints, [tcp("system", 5432)]);
+    std::fs::write(folder.path().join(".pg_service.conf"), "[shop]\nhost=own\n").unwrap();
+    assert_eq!(ConnectionSettings::parse("", &home).unwrap().endpoints, [tcp("own", 5432)]);
+}
+
+#[test]
+fn files_are_named_or_lie_in_the_home_directory() {
+    let home = environment().with("HOME", "/home/os");
+    let settings = ConnectionSettings::parse("sslkey=/k sslcrldir=/crls", &home).unwrap();
+    let default = |name: &str| Some(FileChoice::Default(format!("/home/os/{name}").into()));
+    assert_eq!(settings.passfile, default(".pgpass"));
+    assert_eq!(settings.certificate, default(".postgresql/postgresql.crt"));
+    assert_eq!(settings.certificate_key, Some(FileChoice::Named("/k".into())));
+    assert_eq!(settings.revocation_lists.file, default(".postgresql/root.crl"));
+    assert_eq!(settings.revocation_lists.directory, Some("/crls".into()));
+    let named = ConnectionSettings::parse("", &home.with("PGPASSFILE", "/f")).unwrap();
+    assert_eq!(named.passfile, Some(FileChoice::Named("/f".into())));
 }
 
 #[test]
@@ -153,7 +223,18 @@ fn tls_settings() {
     assert!(refused("sslmode=''").contains("sslmode is invalid"), "an unset variable must not weaken TLS");
     assert!(refused("sslmode=Require").contains("accepted: disable, allow, prefer, require, verify-ca, verify-full"));
     assert_eq!(parse("sslnegotiation=postgres").ssl_mode, SslMode::Prefer);
-    assert!(refused("sslnegotiation=direct").contains("accepted: postgres"));
+    assert!(refused("sslnegotiation=direct").contains("direct needs sslmode=require"));
+    assert_eq!(parse("sslnegotiation=direct sslmode=require").ssl_negotiation, SslNegotiation::Direct);
+    let versions = |text: &str| (parse(text).ssl_min_version, parse(text).ssl_max_version);
+    assert_eq!(versions("ssl_min_protocol_version=TLSv1"), (TlsVersion::V1_2, TlsVersion::V1_3));
+    let only = "ssl_min_protocol_version=TLSv1.3 ssl_max_protocol_version=TLSv1.3";
+    assert_eq!(versions(only), (TlsVersion::V1_3, TlsVersion::V1_3));
+    assert!(refused("ssl_max_protocol_version=TLSv1.1").contains("accepted: TLSv1.2, TLSv1.3"));
+    assert!(refused("ssl_min_protocol_version=TLSv1.3 ssl_max_protocol_version=TLSv1.2").contains("lower than"));
+    assert!(!parse("sslsni=0").ssl_sni && parse("").ssl_sni);
+    assert_eq!(parse("sslcertmode=require").certificate_mode, CertificateMode::Require);
+    assert_eq!(parse("require_auth=scram-sha-256,none").require_auth.unwrap().to_string(), "scram-sha-256,none");
+    assert!(refused("require_auth=!md5,scram-sha-256").contains("require_auth is invalid"));
     assert!(refused("channel_binding=on").contains("channel_binding is invalid"));
 }
 
@@ -176,10 +257,26 @@ fn socket_settings() {
 }
 
 #[test]
-fn target_session_attrs_that_make_no_sense_here_are_refused() {
-    assert_eq!(parse("target_session_attrs=read-write").target_session_attrs, TargetSessionAttrs::ReadWrite);
-    assert_eq!(parse("target_session_attrs=primary").target_session_attrs, TargetSessionAttrs::Primary);
-    assert!(refused("target_session_attrs=standby").contains("accepted: any, read-write, primary"));
+fn hosts_are_chosen_by_what_they_are() {
+    for attrs in TargetSessionAttrs::ALL {
+        assert_eq!(parse(&format!("target_session_attrs={}", attrs.as_str())).target_session_attrs, attrs);
+    }
+    assert!(refused("target_session_attrs=master").contains("accepted: any, read-write, read-only, primary, standby"));
+    assert!(
+        parse("load_balance_hosts=random").load_balance_hosts
+            && !parse("load_balance_hosts=disable").load_balance_hosts
+    );
+    assert!(refused("load_balance_hosts=1").contains("accepted: disable, random"));
+    let settings = parse("host=a,b load_balance_hosts=random target_session_attrs=primary");
+    let pinned = settings.pinned_to(&settings.endpoints[1]);
+    assert_eq!((pinned.endpoints, pinned.load_balance_hosts), (vec![tcp("b", 5432)], false));
+}
+
+#[test]
+fn protocol_versions_that_are_spoken_anyway_are_fine() {
+    parse("min_protocol_version=3.0 max_protocol_version=latest gssencmode=prefer sslcompression=0");
+    assert!(refused("min_protocol_version=3.2").contains("accepted: 3.0"));
+    assert!(refused("gssencmode=require").contains("accepted: disable, prefer"));
 }
 
 #[test]
@@ -200,8 +297,8 @@ fn unknown_keys_are_named_with_the_nearest_valid_one() {
 }
 
 #[test]
-fn keys_for_later_are_refused_by_name() {
-    for key in ["passfile", "service", "sslcert", "sslkey", "sslcrl", "require_auth", "replication"] {
+fn keys_that_are_not_obeyed_are_refused_by_name() {
+    for key in ["sslpassword", "gsslib", "krbsrvname", "oauth_issuer", "scram_client_key", "replication"] {
         let message = refused(&format!("{key}=x"));
         assert!(message.starts_with(&format!("connection string: {key} is not supported")), "{message}");
     }
@@ -242,6 +339,9 @@ fn errors_say_where() {
 #[test]
 fn no_error_shows_a_part_of_a_password() {
     for text in [
+        "require_auth=SECRET",
+        "sslcertmode=SECRET",
+        "service=x servicefile=/nonexistent password=SECRET",
         "password=first SECRET",
         "password=first SECRET=x host=h",
         "password=first SECRET = x",
@@ -290,6 +390,43 @@ proptest! {
         let settings = parse(&format!("user=ann password='{quoted}'host=db"));
         prop_assert_eq!(password(&settings), Some(secret.as_str()));
         prop_assert_eq!(settings.user.as_str(), "ann");
+    }
+
+    #[test]
+    fn any_names_and_any_password_come_back_from_every_place(
+        user in "[^\0]+", db in "[^\0]+", secret in "[^\0]+",
+    ) {
+        let said = |settings: &ConnectionSettings| {
+            (settings.user.clone(), settings.dbname.clone(), settings.password.clone())
+        };
+        let wanted = (user.clone(), db.clone(), Some(Password::new(secret.clone())));
+        let [u, d, p] = [&user, &db, &secret].map(|text| percent_encoded(text));
+        prop_assert_eq!(said(&parse(&format!("postgresql://{u}:{p}@h/{d}"))), wanted.clone());
+        prop_assert_eq!(said(&parse(&format!("postgres://h?user={u}&password={p}&dbname={d}"))), wanted.clone());
+        let quote = |text: &str| text.replace('\\', r"\\").replace('\'', r"\'");
+        let text = format!("user='{}' dbname='{}' password='{}'", quote(&user), quote(&db), quote(&secret));
+        prop_assert_eq!(said(&parse(&text)), wanted.clone());
+        let full = environment().with("PGUSER", &user).with("PGDATABASE", &db).with("PGPASSWORD", &secret);
+        let settings = ConnectionSettings::parse("", &full).unwrap();
+        prop_assert_eq!(said(&settings), wanted);
+        // What a child process is given is what it reads.
+        let mut child = Environment::empty();
+        for (name, value) in settings.libpq_environment() {
+            child = child.with(name, value);
+        }
+        prop_assert_eq!(ConnectionSettings::parse("", &child).unwrap(), settings);
+    }
+
+    #[test]
+    fn a_service_file_holds_any_line(user in "[^\0\n]+", db in "[^\0\n]+", secret in "[^\0\n]+") {
+        // Blanks at the end of a line are no part of a value, for libpq too.
+        prop_assume!([&user, &db, &secret].iter().all(|text| !text.ends_with(|c: char| c.is_ascii_whitespace())));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("f");
+        std::fs::write(&file, format!("[s]\nuser={user}\ndbname={db}\npassword={secret}\n")).unwrap();
+        let settings = parse(&format!("service=s servicefile={}", file.display()));
+        prop_assert_eq!((settings.user.as_str(), settings.dbname.as_str()), (user.as_str(), db.as_str()));
+        prop_assert_eq!(password(&settings), Some(secret.as_str()));
     }
 
     #[test]

@@ -6,17 +6,19 @@ use std::io;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio_postgres::config::{ChannelBinding, SslMode, SslNegotiation};
-use tokio_postgres::tls::{TlsConnect, TlsStream};
+use tokio_postgres::config::SslMode;
+use tokio_postgres::tls::{NoTls, NoTlsStream, TlsConnect, TlsStream};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection};
 
 use super::error::{At, ConnectError};
-use super::pins::{self, PINS, SQL_PINS};
+use super::handover::Handover;
+use super::open::first_session;
+use super::pins::{PINS, SQL_PINS};
 use super::server_error::ServerError;
-use super::settings::{ChannelBindingMode, ConnectionSettings, Endpoint};
-use super::startup::why_unbound;
+use super::settings::{ConnectionSettings, Endpoint};
+use super::startup::Parameters;
 use super::stream::{Transport, open_one};
-use super::tries::{Encryption, Question, Tries, within};
+use super::tries::{Encryption, within};
 
 /// A client, and the task that drives its connection. Dropped, the task ends, and with it the connection.
 #[derive(Debug)]
@@ -79,98 +81,31 @@ impl Drop for SqlConnection {
 ///
 /// Why no session was started; with several hosts, [`ConnectError::Hosts`] says it of each.
 pub async fn connect_sql(settings: &ConnectionSettings, role: &str) -> Result<SqlConnection, ConnectError> {
-    let mut tries = Tries::new(settings);
-    loop {
-        match connect_one(settings, &tries, role).await {
-            Ok(connection) => return Ok(connection),
-            Err(error) => tries.failed(error)?,
-        }
-    }
-}
-
-async fn connect_one(
-    settings: &ConnectionSettings,
-    tries: &Tries<'_>,
-    role: &str,
-) -> Result<SqlConnection, ConnectError> {
-    let transport = open_one(settings, tries.endpoint(), tries.encryption()).await?;
+    let name = format!("pgonce {role}");
+    let parameters = Parameters { extra: &[("application_name", &name)], pins: &[PINS, SQL_PINS] };
+    let mut session = first_session(settings, parameters).await?;
+    let transport = session.transport();
+    let (endpoint, at) = (transport.endpoint().clone(), transport.at());
     let encryption = if transport.is_tls() { Encryption::Required } else { Encryption::Plain };
-    let at = transport.at();
-    let config = config(settings, role, transport.is_tls());
-    let unbound = why_unbound(transport.is_tls(), transport.server_end_point().is_some());
-    let connected = within(settings, &at, async {
-        config.connect_raw(transport, Established).await.map_err(|error| match translate(&at, error) {
-            ConnectError::Authentication { reason, .. } if reason == UNBOUND => at.authentication(unbound),
-            ConnectError::Authentication { reason, .. } if reason == NO_PASSWORD => {
-                at.authentication("the server asks for a password, and none was given")
-            }
-            other => other,
-        })
-    });
-    let (client, connection) = connected.await?;
-    let question = Question::about(settings.target_session_attrs);
-    let answer = question.as_ref().and_then(|question| question.answered_by(|name| connection.parameter(name)));
+    let (client, connection) = within(settings, &at, async {
+        session.first_value(UNLIMITED).await?;
+        // Whom it is for and who that is has been settled; the client only has to believe it.
+        let mut config = Config::new();
+        config.user(&settings.user).ssl_mode(SslMode::Disable);
+        config.connect_raw(Handover::new(session), NoTls).await.map_err(|error| translate(&at, error))
+    })
+    .await?;
     let (sender, closed) = watch::channel(false);
     let task = tokio::spawn(async move {
         drive(connection).await;
         let _ = sender.send(true);
     });
-    let connection = SqlConnection { client, task, endpoint: tries.endpoint().clone(), encryption, closed };
-    within(settings, &at, async {
-        if let Some(question) = question {
-            let answer = match answer {
-                Some(answer) => answer,
-                None => first_value(&connection.client, question.sql, &at).await?.as_deref() == Some(question.wanted),
-            };
-            question.check(answer, &at)?;
-        }
-        first_value(&connection.client, UNLIMITED, &at).await
-    })
-    .await?;
-    Ok(connection)
+    Ok(SqlConnection { client, task, endpoint, encryption, closed })
 }
-
-/// What `tokio-postgres` says where `channel_binding=require` is not met.
-const UNBOUND: &str = "server did not use channel binding";
-
-/// What `tokio-postgres` says where the server asks for a password that was not given.
-const NO_PASSWORD: &str = "password missing";
 
 /// Lifts the limits that only newer servers know, and that older ones would refuse at the start.
 const UNLIMITED: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings \
      WHERE name IN ('idle_session_timeout', 'transaction_timeout')";
-
-async fn first_value(client: &Client, sql: &str, at: &At) -> Result<Option<String>, ConnectError> {
-    let messages = client.simple_query(sql).await.map_err(|error| translate(at, error))?;
-    Ok(messages.iter().find_map(|message| match message {
-        tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-        _ => None,
-    }))
-}
-
-fn config(settings: &ConnectionSettings, role: &str, tls: bool) -> Config {
-    let mut config = Config::new();
-    config
-        .user(&settings.user)
-        .dbname(&settings.dbname)
-        .options(pins::options(settings.options.as_deref(), &[PINS, SQL_PINS]))
-        .application_name(settings.application_name.clone().unwrap_or_else(|| format!("pgonce {role}")))
-        .channel_binding(match settings.channel_binding {
-            ChannelBindingMode::Disable => ChannelBinding::Disable,
-            ChannelBindingMode::Prefer => ChannelBinding::Prefer,
-            ChannelBindingMode::Require => ChannelBinding::Require,
-        });
-    if let Some(password) = &settings.password {
-        config.password(password.reveal());
-    }
-    if tls {
-        // The transport is encrypted already. "Direct" hands it to `Established` without another request for TLS.
-        config.ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct);
-    } else {
-        config.ssl_mode(SslMode::Disable);
-    }
-    config
-}
 
 /// Stands for a TLS handshake that is done: hands the transport through, with its channel binding.
 struct Established;
@@ -195,7 +130,7 @@ impl TlsStream for Transport {
 }
 
 /// Drives the connection to its end. Notices are logged without their texts, which may quote rows.
-async fn drive(mut connection: Connection<Transport, Transport>) {
+async fn drive(mut connection: Connection<Handover, NoTlsStream>) {
     loop {
         match poll_fn(|cx| connection.poll_message(cx)).await {
             Some(Ok(AsyncMessage::Notice(notice))) => {
@@ -213,7 +148,7 @@ async fn drive(mut connection: Connection<Transport, Transport>) {
     }
 }
 
-/// What went wrong while a session started, in our own terms.
+/// What went wrong with a message of the client's, in our own terms.
 fn translate(at: &At, error: tokio_postgres::Error) -> ConnectError {
     if let Some(error) = error.as_db_error() {
         return at.server(error.into());
@@ -222,15 +157,9 @@ fn translate(at: &At, error: tokio_postgres::Error) -> ConnectError {
         return at.io(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
     }
     let what = error.to_string();
-    match error.into_source() {
-        Some(source) if what.starts_with("error communicating") => match source.downcast::<io::Error>() {
-            Ok(source) => at.io(*source),
-            Err(source) => at.protocol(source),
-        },
-        Some(source) if what.starts_with("authentication") || what.starts_with("invalid configuration") => {
-            at.authentication(source)
-        }
-        Some(source) => at.protocol(format_args!("{what}: {source}")),
+    match error.into_source().map(|source| source.downcast::<io::Error>()) {
+        Some(Ok(source)) => at.io(*source),
+        Some(Err(source)) => at.protocol(format_args!("{what}: {source}")),
         None => at.protocol(what),
     }
 }

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::io;
 
 use bytes::{Buf, BytesMut};
-use postgres_protocol::authentication::{md5_hash, sasl};
 use postgres_protocol::message::frontend;
 use tokio::io::AsyncWriteExt;
 
@@ -14,7 +13,7 @@ use super::error::{At, ConnectError};
 use super::frame::{Frame, FrameError, FrameReader, MESSAGE_BYTES_MAX};
 use super::pins::{self, PINS};
 use super::server_error::ServerError;
-use super::settings::{ChannelBindingMode, ConnectionSettings};
+use super::settings::ConnectionSettings;
 use super::stream::Transport;
 
 /// A session that is ready for its first command.
@@ -58,13 +57,31 @@ pub async fn startup(
     settings: &ConnectionSettings,
     extra_params: &[(&str, &str)],
 ) -> Result<Session, ConnectError> {
+    start(transport, settings, Parameters { extra: extra_params, pins: &[PINS] }).await
+}
+
+/// The parameters of a session beyond those that the settings give.
+#[derive(Clone, Copy)]
+pub(super) struct Parameters<'p> {
+    /// Startup parameters; an `application_name` among them is the default for settings without one.
+    pub(super) extra: &'p [(&'p str, &'p str)],
+    /// What is pinned, whatever the settings say.
+    pub(super) pins: &'p [&'p [(&'p str, &'p str)]],
+}
+
+/// As [`startup`], with other pins.
+pub(super) async fn start(
+    transport: Transport,
+    settings: &ConnectionSettings,
+    more: Parameters<'_>,
+) -> Result<Session, ConnectError> {
     let mut session = Session {
         parameters: BTreeMap::new(),
         backend_key: None,
         transport,
         frames: FrameReader::new(MESSAGE_BYTES_MAX),
     };
-    let options = pins::options(settings.options.as_deref(), &[PINS]);
+    let options = pins::options(settings.options.as_deref(), more.pins);
     let mut parameters = vec![
         ("user", settings.user.as_str()),
         ("database", &settings.dbname),
@@ -73,7 +90,7 @@ pub async fn startup(
     ];
     let name = settings.application_name.as_deref();
     parameters.extend(name.map(|name| ("application_name", name)));
-    parameters.extend(extra_params.iter().filter(|(key, _)| *key != "application_name" || name.is_none()));
+    parameters.extend(more.extra.iter().filter(|(key, _)| *key != "application_name" || name.is_none()));
     session.send(|buffer| frontend::startup_message(parameters, buffer)).await?;
     session.authenticate(settings).await?;
     session.read_until_ready().await?;
@@ -91,11 +108,14 @@ impl Session {
         (self.transport, self.frames)
     }
 
-    fn at(&self) -> At {
+    pub(super) fn at(&self) -> At {
         self.transport.at()
     }
 
-    async fn send(&mut self, write: impl FnOnce(&mut BytesMut) -> io::Result<()>) -> Result<(), ConnectError> {
+    pub(super) async fn send(
+        &mut self,
+        write: impl FnOnce(&mut BytesMut) -> io::Result<()>,
+    ) -> Result<(), ConnectError> {
         let mut buffer = BytesMut::new();
         // The one thing that cannot be written is a NUL within a string.
         write(&mut buffer).map_err(|error| self.at().protocol(format_args!("a message of ours: {error}")))?;
@@ -107,7 +127,7 @@ impl Session {
     }
 
     /// The next message that is neither a notice nor a parameter; errors are returned as such.
-    async fn receive(&mut self) -> Result<Frame, ConnectError> {
+    pub(super) async fn receive(&mut self) -> Result<Frame, ConnectError> {
         loop {
             let frame = self.frames.next(&mut self.transport).await.map_err(|error| match error {
                 FrameError::Io(error) => self.at().io(error),
@@ -139,97 +159,8 @@ impl Session {
         self.at().protocol(format_args!("a malformed message of type {:?}", char::from(frame.tag)))
     }
 
-    fn unexpected(&self, frame: &Frame) -> ConnectError {
+    pub(super) fn unexpected(&self, frame: &Frame) -> ConnectError {
         self.at().protocol(format_args!("an unexpected message of type {:?}", char::from(frame.tag)))
-    }
-
-    /// The next Authentication message: its code and what follows it.
-    async fn receive_authentication(&mut self) -> Result<(u32, bytes::Bytes), ConnectError> {
-        let mut frame = self.receive().await?;
-        if frame.tag != b'R' {
-            return Err(self.unexpected(&frame));
-        }
-        let code = frame.body.try_get_u32().map_err(|_| self.at().protocol("a malformed Authentication message"))?;
-        Ok((code, frame.body))
-    }
-
-    async fn authenticate(&mut self, settings: &ConnectionSettings) -> Result<(), ConnectError> {
-        let (code, body) = self.receive_authentication().await?;
-        if code != AUTHENTICATION_SASL && settings.channel_binding == ChannelBindingMode::Require {
-            let reason = why_unbound(self.transport.is_tls(), self.transport.server_end_point().is_some());
-            return Err(self.at().authentication(reason));
-        }
-        match code {
-            AUTHENTICATION_OK => return Ok(()),
-            AUTHENTICATION_CLEARTEXT => {
-                let password = self.password(settings)?;
-                self.send(|buffer| frontend::password_message(password.as_bytes(), buffer)).await?;
-            }
-            AUTHENTICATION_MD5 => {
-                let salt = body.as_ref().try_into().map_err(|_| self.at().protocol("a malformed md5 salt"))?;
-                let password = self.password(settings)?;
-                let hash = md5_hash(settings.user.as_bytes(), password.as_bytes(), salt);
-                self.send(|buffer| frontend::password_message(hash.as_bytes(), buffer)).await?;
-            }
-            AUTHENTICATION_SASL => self.authenticate_scram(settings, &body).await?,
-            _ => {
-                let method = match code {
-                    2 => "Kerberos 5",
-                    7 | 8 => "GSSAPI",
-                    9 => "SSPI",
-                    _ => "a method of an unknown number",
-                };
-                return Err(self
-                    .at()
-                    .authentication(format_args!("the server asks for {method}, which is not supported")));
-            }
-        }
-        match self.receive_authentication().await? {
-            (AUTHENTICATION_OK, _) => Ok(()),
-            (code, _) => Err(self.at().protocol(format_args!("authentication went on with code {code}"))),
-        }
-    }
-
-    fn password<'s>(&self, settings: &'s ConnectionSettings) -> Result<&'s str, ConnectError> {
-        let password = settings.password.as_ref().map(super::settings::Password::reveal);
-        password.ok_or_else(|| self.at().authentication("the server asks for a password, and none was given"))
-    }
-
-    async fn authenticate_scram(
-        &mut self,
-        settings: &ConnectionSettings,
-        mechanisms: &[u8],
-    ) -> Result<(), ConnectError> {
-        let offered = |name: &str| mechanisms.split(|byte| *byte == 0).any(|mechanism| mechanism == name.as_bytes());
-        let end_point =
-            self.transport.server_end_point().filter(|_| settings.channel_binding != ChannelBindingMode::Disable);
-        let (mechanism, binding) = match (end_point, offered(sasl::SCRAM_SHA_256_PLUS)) {
-            (Some(hash), true) => (sasl::SCRAM_SHA_256_PLUS, sasl::ChannelBinding::tls_server_end_point(hash.to_vec())),
-            // Says "I could", so that a server which offered it notices if somebody in between struck it out.
-            (Some(_), false) => (sasl::SCRAM_SHA_256, sasl::ChannelBinding::unrequested()),
-            (None, _) => (sasl::SCRAM_SHA_256, sasl::ChannelBinding::unsupported()),
-        };
-        if !offered(mechanism) {
-            return Err(self.at().authentication("the server offers no SASL mechanism that is supported"));
-        }
-        if mechanism != sasl::SCRAM_SHA_256_PLUS && settings.channel_binding == ChannelBindingMode::Require {
-            let reason = why_unbound(self.transport.is_tls(), self.transport.server_end_point().is_some());
-            return Err(self.at().authentication(reason));
-        }
-        let mut scram = sasl::ScramSha256::new(self.password(settings)?.as_bytes(), binding);
-        self.send(|buffer| frontend::sasl_initial_response(mechanism, scram.message(), buffer)).await?;
-        let challenge = self.receive_sasl(AUTHENTICATION_SASL_CONTINUE).await?;
-        scram.update(&challenge).map_err(|error| self.at().authentication(error))?;
-        self.send(|buffer| frontend::sasl_response(scram.message(), buffer)).await?;
-        let proof = self.receive_sasl(AUTHENTICATION_SASL_FINAL).await?;
-        scram.finish(&proof).map_err(|error| self.at().authentication(error))
-    }
-
-    async fn receive_sasl(&mut self, expected: u32) -> Result<bytes::Bytes, ConnectError> {
-        match self.receive_authentication().await? {
-            (code, body) if code == expected => Ok(body),
-            (code, _) => Err(self.at().protocol(format_args!("the SCRAM exchange went on with code {code}"))),
-        }
     }
 
     async fn read_until_ready(&mut self) -> Result<(), ConnectError> {
@@ -266,24 +197,6 @@ impl Session {
                 _ => return Err(self.unexpected(&frame)),
             }
         }
-    }
-}
-
-const AUTHENTICATION_OK: u32 = 0;
-const AUTHENTICATION_CLEARTEXT: u32 = 3;
-const AUTHENTICATION_MD5: u32 = 5;
-const AUTHENTICATION_SASL: u32 = 10;
-const AUTHENTICATION_SASL_CONTINUE: u32 = 11;
-const AUTHENTICATION_SASL_FINAL: u32 = 12;
-
-/// Why SCRAM was not bound to the channel, although `channel_binding=require` asks for it.
-pub(super) fn why_unbound(is_tls: bool, has_end_point: bool) -> &'static str {
-    match (is_tls, has_end_point) {
-        (false, _) => "channel_binding=require, and the connection does not use TLS",
-        (true, false) => {
-            "channel_binding=require, and the server's certificate has no hash to bind to (RSA-PSS, Ed25519)"
-        }
-        (true, true) => "channel_binding=require, and the server does not offer it",
     }
 }
 

@@ -1,7 +1,6 @@
 //! The byte stream to a server: TCP or a Unix socket, and TLS.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -12,11 +11,11 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::certificate;
+use super::client_certificate::CertificateExchange;
 use super::error::{At, ConnectError};
-use super::settings::{ConnectionSettings, Endpoint, Host, SslMode};
-use super::tls;
+use super::settings::{ConnectionSettings, Endpoint, Host, SslMode, SslNegotiation};
 use super::tries::{Encryption, Tries, within};
+use super::{certificate, peer, tls};
 
 /// The SSLRequest message: its length, and a code where a protocol's version would stand.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F];
@@ -27,6 +26,7 @@ pub struct Transport {
     inner: Inner,
     endpoint: Endpoint,
     server_end_point: Option<Vec<u8>>,
+    certificate_exchange: CertificateExchange,
 }
 
 #[derive(Debug)]
@@ -54,6 +54,11 @@ impl Transport {
         self.server_end_point.as_deref()
     }
 
+    /// What came of the client certificate.
+    pub(super) fn certificate_exchange(&self) -> CertificateExchange {
+        self.certificate_exchange
+    }
+
     pub(super) fn at(&self) -> At {
         At(self.endpoint.clone())
     }
@@ -69,10 +74,14 @@ impl Transport {
 pub async fn open_transport(settings: &ConnectionSettings) -> Result<Transport, ConnectError> {
     let mut tries = Tries::new(settings);
     loop {
-        match open_one(settings, tries.endpoint(), tries.encryption()).await {
-            Ok(transport) => return Ok(transport),
-            Err(error) => tries.failed(error)?,
-        }
+        let error = match tries.attempt().await {
+            Ok(attempt) => match open_one(settings, &attempt.endpoint, attempt.encryption).await {
+                Ok(transport) => return Ok(transport),
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        tries.failed(error)?;
     }
 }
 
@@ -83,27 +92,41 @@ pub(super) async fn open_one(
     encryption: Encryption,
 ) -> Result<Transport, ConnectError> {
     let at = At(endpoint.clone());
-    let plain = |inner| Transport { inner, endpoint: endpoint.clone(), server_end_point: None };
+    let plain = |inner| Transport {
+        inner,
+        endpoint: endpoint.clone(),
+        server_end_point: None,
+        certificate_exchange: CertificateExchange::default(),
+    };
     let host = match &endpoint.host {
         Host::Unix(directory) => {
             let path = directory.join(format!(".s.PGSQL.{}", endpoint.port));
             let socket = within(settings, &at, async { UnixStream::connect(path).await.map_err(|e| at.connect(e)) });
-            return Ok(plain(Inner::Unix(socket.await?)));
+            let socket = socket.await?;
+            if let Some(user) = &settings.require_peer {
+                peer::check(&socket, user, &at)?;
+            }
+            return Ok(plain(Inner::Unix(socket)));
         }
         Host::Tcp(host) => host,
     };
-    let socket = open_tcp(settings, endpoint, host, &at).await?;
+    let socket = within(settings, &at, open_tcp(settings, endpoint, &at)).await?;
     if encryption == Encryption::Plain {
         return Ok(plain(Inner::Tcp(socket)));
     }
     within(settings, &at, async {
-        match negotiate(socket, &at).await? {
+        let answer = match settings.ssl_negotiation {
+            SslNegotiation::Postgres => negotiate(socket, &at).await?,
+            SslNegotiation::Direct => Answer::Willing(socket),
+        };
+        match answer {
             Answer::Willing(socket) => {
-                let stream = handshake(settings, host, socket, &at).await?;
+                let (stream, certificate_exchange) = handshake(settings, host, socket, &at).await?;
                 let certificates = stream.get_ref().1.peer_certificates();
                 let server_end_point =
                     certificates.and_then(<[_]>::first).and_then(|first| certificate::server_end_point(first));
-                Ok(Transport { inner: Inner::Tls(Box::new(stream)), endpoint: endpoint.clone(), server_end_point })
+                let inner = Inner::Tls(Box::new(stream));
+                Ok(Transport { inner, endpoint: endpoint.clone(), server_end_point, certificate_exchange })
             }
             Answer::Unable(socket) if encryption == Encryption::Preferred => Ok(plain(Inner::Tcp(socket))),
             Answer::Unable(_) => Err(at.tls_not_offered()),
@@ -112,36 +135,13 @@ pub(super) async fn open_one(
     .await
 }
 
-/// Connects to the first address of a host that accepts.
-async fn open_tcp(
-    settings: &ConnectionSettings,
-    endpoint: &Endpoint,
-    host: &str,
-    at: &At,
-) -> Result<TcpStream, ConnectError> {
-    let addresses: Vec<SocketAddr> = match endpoint.address {
-        Some(address) => vec![SocketAddr::new(address, endpoint.port)],
-        None => {
-            within(settings, at, async {
-                let found = tokio::net::lookup_host((host, endpoint.port)).await;
-                found.map(Iterator::collect).map_err(|error| at.resolve(error))
-            })
-            .await?
-        }
+async fn open_tcp(settings: &ConnectionSettings, endpoint: &Endpoint, at: &At) -> Result<TcpStream, ConnectError> {
+    let Some(address) = endpoint.address else {
+        return Err(at.resolve(io::Error::new(io::ErrorKind::NotFound, "the name was not looked up")));
     };
-    let mut last = at.resolve(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-    for address in addresses {
-        let connect = async {
-            let socket = TcpStream::connect(address).await.map_err(|error| at.connect(error))?;
-            tune(settings, &socket).map_err(|error| at.connect(error))?;
-            Ok(socket)
-        };
-        match within(settings, at, connect).await {
-            Ok(socket) => return Ok(socket),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+    let socket = TcpStream::connect((address, endpoint.port)).await.map_err(|error| at.connect(error))?;
+    tune(settings, &socket).map_err(|error| at.connect(error))?;
+    Ok(socket)
 }
 
 fn tune(settings: &ConnectionSettings, socket: &TcpStream) -> io::Result<()> {
@@ -194,19 +194,30 @@ async fn handshake(
     host: &str,
     socket: TcpStream,
     at: &At,
-) -> Result<TlsStream<TcpStream>, ConnectError> {
+) -> Result<(TlsStream<TcpStream>, CertificateExchange), ConnectError> {
     let name = match ServerName::try_from(host.to_owned()) {
         Ok(name) => name,
         Err(error) if settings.ssl_mode == SslMode::VerifyFull => return Err(at.tls(error)),
         // A name that no certificate can hold, and that nobody checks.
         Err(_) => ServerName::from(socket.peer_addr().map_err(|error| at.io(error))?.ip()),
     };
-    let connector = TlsConnector::from(tls::client_config(settings)?);
-    connector.connect(name, socket).await.map_err(|error| match tls::handshake_error(error) {
-        Ok(reason) => at.tls(reason),
-        Err(error) => at.io(error),
-    })
+    let (config, identity) = tls::client_config(settings)?;
+    let stream = TlsConnector::from(config).connect(name, socket).await.map_err(|error| {
+        match tls::handshake_error(error) {
+            Ok(reason) => at.tls(reason),
+            // A server before 17 takes the handshake for a startup message, and hangs up.
+            Err(_) if settings.ssl_negotiation == SslNegotiation::Direct => at.tls(NOT_DIRECT),
+            Err(error) => at.io(error),
+        }
+    })?;
+    let agreed = stream.get_ref().1.alpn_protocol();
+    if settings.ssl_negotiation == SslNegotiation::Direct && agreed != Some(tls::PROTOCOL) {
+        return Err(at.tls(NOT_DIRECT));
+    }
+    Ok((stream, identity.exchange()))
 }
+
+const NOT_DIRECT: &str = "the server does not take TLS without being asked; leave sslnegotiation=direct out";
 
 impl AsyncRead for Transport {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {

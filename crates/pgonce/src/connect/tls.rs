@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
+use rustls::client::{WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature,
     verify_tls13_signature_with_raw_key,
@@ -12,37 +12,60 @@ use rustls::crypto::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    SupportedProtocolVersion,
+};
 
-use super::certificate;
+use super::client_certificate::ClientIdentity;
 use super::error::ConnectError;
-use super::settings::{ConnectionSettings, RootCertificates, SslMode};
+use super::settings::{ConnectionSettings, RootCertificates, SslMode, SslNegotiation, TlsVersion};
+use super::{certificate, revocation};
 
-/// The TLS configuration for a connection with these settings.
+/// The name by which PostgreSQL's protocol is agreed upon within TLS.
+pub(super) const PROTOCOL: &[u8] = b"postgresql";
+
+/// The TLS configuration for a connection with these settings, and what the client shows of itself in it.
 ///
 /// The handshake's signature is checked in every mode, that is, that the server holds the key of the certificate it
 /// shows.
-pub(super) fn client_config(settings: &ConnectionSettings) -> Result<Arc<ClientConfig>, ConnectError> {
+pub(super) fn client_config(
+    settings: &ConnectionSettings,
+) -> Result<(Arc<ClientConfig>, Arc<ClientIdentity>), ConnectError> {
     let provider = Arc::new(ring::default_provider());
     let verifier = Verifier {
-        trust: trust(settings)?,
+        trust: trust(settings, &provider)?,
         check_name: settings.ssl_mode == SslMode::VerifyFull,
         algorithms: provider.signature_verification_algorithms,
     };
-    Ok(Arc::new(config(provider, verifier)))
-}
-
-fn config(provider: Arc<CryptoProvider>, verifier: Verifier) -> ClientConfig {
-    ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+    let identity = Arc::new(ClientIdentity::read(settings, &provider)?);
+    let versions: Vec<&SupportedProtocolVersion> = [(TlsVersion::V1_2, &TLS12), (TlsVersion::V1_3, &TLS13)]
+        .into_iter()
+        .filter(|(version, _)| (settings.ssl_min_version..=settings.ssl_max_version).contains(version))
+        .map(|(_, version)| version)
+        .collect();
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&versions)
         .expect("ring's cipher suites serve TLS 1.2 and 1.3")
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_no_client_auth()
+        .with_client_cert_resolver(Arc::<ClientIdentity>::clone(&identity));
+    config.enable_sni = settings.ssl_sni;
+    if settings.ssl_negotiation == SslNegotiation::Direct {
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    }
+    Ok((Arc::new(config), identity))
 }
 
 /// The certificates to trust; `None` if the chain is not checked.
-fn trust(settings: &ConnectionSettings) -> Result<Option<Trust>, ConnectError> {
+fn trust(settings: &ConnectionSettings, provider: &Arc<CryptoProvider>) -> Result<Option<Trust>, ConnectError> {
+    let Some(mut trust) = roots(settings)? else { return Ok(None) };
+    trust.revoked = revocation::checker(settings, &trust.roots, provider)?;
+    Ok(Some(trust))
+}
+
+fn roots(settings: &ConnectionSettings) -> Result<Option<Trust>, ConnectError> {
     let verify = settings.ssl_mode >= SslMode::VerifyCa;
     match &settings.root_certificates {
         // Prefer and allow promise nothing: they fall back to no TLS at all.
@@ -65,6 +88,8 @@ fn trust(settings: &ConnectionSettings) -> Result<Option<Trust>, ConnectError> {
 struct Trust {
     roots: RootCertStore,
     certificates: Vec<CertificateDer<'static>>,
+    /// Checks a chain against lists of revoked certificates, if there are any.
+    revoked: Option<Arc<WebPkiServerVerifier>>,
 }
 
 impl Trust {
@@ -80,7 +105,7 @@ impl Trust {
         // One that cannot be a root (version 1) may still be the server's own certificate, or stand beside one that
         // can.
         roots.add_parsable_certificates(certificates.iter().cloned());
-        Ok(Trust { roots, certificates })
+        Ok(Trust { roots, certificates, revoked: None })
     }
 
     fn system() -> Result<Trust, ConnectError> {
@@ -91,7 +116,7 @@ impl Trust {
             let reason = found.errors.first().map_or_else(|| "the system trusts none".to_owned(), ToString::to_string);
             return Err(ConnectError::RootCertificates { path: None, reason });
         }
-        Ok(Trust { roots, certificates: Vec::new() })
+        Ok(Trust { roots, certificates: Vec::new(), revoked: None })
     }
 }
 
@@ -119,6 +144,8 @@ impl ServerCertVerifier for Verifier {
             if !certificate::is_current(end_entity, now) {
                 return Err(CertificateError::Expired.into());
             }
+        } else if let Some(checker) = &trust.revoked {
+            revocation::verify(checker, end_entity, intermediates, server_name, now)?;
         } else {
             let parsed = ParsedCertificate::try_from(end_entity).map_err(|error| unusable(end_entity, error))?;
             let algorithms = self.algorithms.all;

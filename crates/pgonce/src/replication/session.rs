@@ -4,17 +4,19 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio_postgres::Client;
 
 use super::timeline::TimelineHistory;
 use crate::connect::frame::{FrameError, FrameReader};
-use crate::connect::{ConnectionSettings, ServerError, Transport, open_session};
+use crate::connect::{ConnectionSettings, Endpoint, ServerError, Transport, open_session};
 use crate::ident::{quote_ident, quote_literal};
 use crate::position::{Boundary, Lsn, Timeline};
-use crate::sql_error::{condition, passes};
+use crate::sql_error::{condition, passes, stop_from_sql};
 use crate::stop::{Reason, ServerFault, Side, Stop};
 
 /// A connection with `replication=database`, between commands.
 pub(crate) struct ReplicationSession {
+    endpoint: Endpoint,
     transport: Transport,
     frames: FrameReader,
 }
@@ -53,8 +55,33 @@ impl ReplicationSession {
             ("lock_timeout", "0"),
         ];
         let session = open_session(settings, &parameters).await.map_err(|e| e.into_stop(Side::Source))?;
+        let endpoint = session.transport().endpoint().clone();
         let (transport, frames) = session.into_parts();
-        Ok(ReplicationSession { transport, frames })
+        Ok(ReplicationSession { endpoint, transport, frames })
+    }
+
+    /// The server at the other end.
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Makes sure that an SQL connection to the same address is at the same server: behind one address there may be
+    /// several, and catalogue, slot and stream must be of one.
+    pub(crate) async fn assert_same_server(&mut self, client: &Client) -> Result<(), Stop> {
+        // No two servers are started in the same microsecond; the time zone is pinned on both connections.
+        let query = "SELECT pg_catalog.pg_postmaster_start_time()::text";
+        let rows = self.command(query).await?;
+        let ours = text(rows.first().ok_or_else(|| broken("no start time"))?, 0, "start time")?;
+        let theirs = client.query_one(query, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+        if theirs.get::<_, &str>(0) == ours {
+            return Ok(());
+        }
+        let what = format!(
+            "two connections to {} reached two servers (something in between distributes them); name the servers \
+             themselves, several in one URL with target_session_attrs=read-write",
+            self.endpoint
+        );
+        Err(Reason::Connection { side: Side::Source, what }.into())
     }
 
     pub(crate) async fn identify_system(&mut self) -> Result<System, Stop> {
