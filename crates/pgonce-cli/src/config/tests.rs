@@ -6,9 +6,10 @@ use pgonce::sink::StartMode;
 use pgonce_target::SynchronousCommit;
 
 use super::flags::KeyFlags;
-use super::keys::KEYS;
-use super::raw::{ConfigError, Raw};
-use super::{FlowConfig, Publish, SAMPLE, file};
+use super::keys::{Fallback, KEYS, Key};
+use super::raw::{ConfigError, Given, Place, Raw};
+use super::sample::sample;
+use super::{FlowConfig, Publish, file};
 
 const URLS: &str =
     "source: {url: \"postgresql://ann:hidden@one/shop\"}\ntarget: {url: \"host=two user=ann dbname=shop\"}\n";
@@ -60,28 +61,55 @@ fn the_least_that_is_enough_has_the_documented_defaults() {
     assert!(config.source.id.is_none());
 }
 
+/// The lines of the sample with those keys uncommented that `wanted` picks, and how many there were.
+fn uncommented(wanted: impl Fn(&Key) -> bool) -> (String, usize) {
+    let (mut text, mut count, mut section) = (String::new(), 0, None);
+    for line in sample().lines() {
+        if let Some(opened) = line.strip_suffix(':').filter(|line| !line.starts_with(['#', ' '])) {
+            section = KEYS.iter().filter_map(Key::section).find(|section| *section == opened);
+        } else if !line.is_empty() && !line.starts_with(' ') {
+            section = None;
+        }
+        let commented = line.trim_start().strip_prefix("# ").and_then(|rest| rest.split_once(": "));
+        let key = commented.and_then(|(name, _)| {
+            KEYS.iter().find(|key| key.section() == section && key.name() == name && wanted(key))
+        });
+        count += usize::from(key.is_some());
+        text += &if key.is_some() { line.replacen("# ", "", 1) } else { line.to_owned() };
+        text.push('\n');
+    }
+    (text, count)
+}
+
 #[test]
-fn the_sample_is_valid_as_it_stands_and_with_every_comment_removed() {
-    assert_eq!(config(SAMPLE).expect("valid").flow.as_str(), "shop");
+fn the_sample_has_every_key_and_is_valid_as_it_stands_and_with_every_comment_removed() {
+    assert_eq!(config(&sample()).expect("valid").flow.as_str(), "shop");
+    assert!(sample().lines().all(|line| line.chars().count() <= 120 && line.trim_end() == line));
+    let optional = KEYS.iter().filter(|key| key.default != Fallback::Required).count();
+    let (text, count) = uncommented(|_| true);
+    assert_eq!(count, optional, "a key is missing in the sample, or stands in another section:\n{text}");
+    let read: Vec<&str> = read(&text).unwrap_or_else(|e| panic!("{e}\n{text}")).0.into_keys().collect();
+    assert_eq!(read.len(), KEYS.len());
+    // Two keys exclude each other.
+    for other in ["source.tables", "source.publication"] {
+        let (text, count) = uncommented(|key| key.path != other);
+        assert_eq!(count, optional - 1);
+        config(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    }
+}
+
+#[test]
+fn a_default_that_is_a_value_is_a_valid_one() {
     for key in KEYS {
-        let line = format!("{}:", key.name());
-        assert!(SAMPLE.lines().any(|l| l.trim_start_matches(['#', ' ']).starts_with(&line)), "{} is missing", key.path);
+        let Fallback::Value(value) = key.default else { continue };
+        let raw = Raw([(key.path, vec![given(&value.replace("<flow>", "shop"))])].into());
+        let base = read(&format!("flow: shop\n{URLS}")).expect("valid");
+        validated(&base.overridden_by(raw)).unwrap_or_else(|e| panic!("{}: {e}", key.path));
     }
-    // Each commented key, uncommented, is one that the reader knows and the validator takes.
-    let keys: Vec<&str> = KEYS.iter().map(|key| key.name()).collect();
-    for (number, commented) in SAMPLE.lines().enumerate() {
-        let bare = commented.trim_start().trim_start_matches("# ");
-        let Some((name, _)) = bare.split_once(": ").filter(|(name, _)| keys.contains(name)) else { continue };
-        if bare == commented.trim_start() || name == "url" {
-            continue;
-        }
-        let lines = SAMPLE.lines().enumerate();
-        let text: Vec<String> =
-            lines.map(|(n, line)| if n == number { line.replacen("# ", "", 1) } else { line.to_owned() }).collect();
-        if let Err(error) = config(&text.join("\n")) {
-            panic!("line {}: {error}", number + 1);
-        }
-    }
+}
+
+fn given(text: &str) -> Given {
+    Given { text: text.to_owned(), place: Place::Flag("test"), shown: true }
 }
 
 #[test]
