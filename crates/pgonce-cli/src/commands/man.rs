@@ -74,7 +74,10 @@ fn write(pages: &[Page], directory: &Path, output: Output) -> Result<(), Failure
 fn collect(command: &clap::Command, above: &str, pages: &mut Vec<Page>) -> Result<(), Failure> {
     let name = if above.is_empty() { command.get_name().to_owned() } else { format!("{above}-{}", command.get_name()) };
     let mut text = Vec::new();
-    let man = clap_mangen::Man::new(command.clone()).title(&name).manual("pgonce manual");
+    let man = clap_mangen::Man::new(command.clone())
+        .title(&name)
+        .manual("pgonce manual")
+        .source(concat!("pgonce ", env!("CARGO_PKG_VERSION")));
     man.render(&mut text).map_err(|e| Failure::file(Path::new(&name), &e))?;
     pages.push(Page { name: name.clone(), text: String::from_utf8_lossy(&text).into_owned() });
     for below in command.get_subcommands().filter(|command| !command.is_hide_set()) {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum, ValueHint};
 
-use super::keys::{KEYS, Key};
+use super::keys::{Fallback, KEYS, Key};
 use super::raw::{Given, Place, Raw};
 use super::variables::CONFIG_FILE;
 
@@ -14,7 +14,8 @@ pub const DEFAULT_FILE: &str = "pgonce.yml";
 /// The options of every command that opens a flow.
 #[derive(Args, Clone, Debug)]
 pub struct FlowOptions {
-    /// Configuration file; without it pgonce.yml is read if there is one [env: PGONCE_CONFIG]
+    /// Configuration file. Each key is a flag too, listed below, and a variable: a flag wins over a variable, and that
+    /// over the file [default: pgonce.yml, if there is one] [env: PGONCE_CONFIG]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
     /// How to report
@@ -69,16 +70,20 @@ impl Args for KeyFlags {
 
 /// What `--help` says of a key.
 fn help(key: &Key) -> String {
-    format!("{} [default: {}] [env: {}]", key.help, key.default_words(), key.variable())
+    let default = match key.default {
+        Fallback::Required => "required".to_owned(),
+        _ => format!("default: {}", key.default_words()),
+    };
+    format!("{}\n[{default}] [env: {}]", key.help, key.variable())
 }
 
 /// The heading that a key stands under: its section.
 fn heading(key: &Key) -> &'static str {
     match key.section() {
-        Some("source") => "Source (section `source` of the file)",
-        Some("target") => "Target (section `target` of the file)",
-        Some(_) => "Flow, other sections",
-        None => "Flow (keys of the configuration file; a flag wins over its variable, and that over the file)",
+        Some("source") => "Source",
+        Some("target") => "Target",
+        Some(section) => section,
+        None => "Flow",
     }
 }
 
