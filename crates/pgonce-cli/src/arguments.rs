@@ -2,14 +2,17 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::commands::completions::CompletionsArguments;
+use crate::commands::config::{ConfigArguments, ConfigCommand};
 use crate::commands::demo::DemoArguments;
 use crate::commands::init::InitArguments;
+use crate::commands::man::ManArguments;
 use crate::commands::reset::ResetArguments;
 use crate::commands::run::RunArguments;
 use crate::commands::status::StatusArguments;
 use crate::commands::verify::VerifyArguments;
 use crate::commands::version::VersionArguments;
-use crate::config::flags::Format;
+use crate::config::flags::{FlowOptions, Format};
 
 const EXIT_STATUSES: &str = "\
 Exit statuses:
@@ -53,6 +56,12 @@ pub enum Command {
     Reset(ResetArguments),
     /// Kill a flow again and again on two throwaway clusters, and show that nothing is lost or applied twice
     Demo(DemoArguments),
+    /// Show the configuration that holds, its keys, or the schema of its file
+    Config(ConfigArguments),
+    /// Print the script by which a shell completes commands, flags and values
+    Completions(CompletionsArguments),
+    /// Print a manual page, or write them all
+    Man(ManArguments),
     /// Say which pgonce this is
     Version(VersionArguments),
 }
@@ -67,7 +76,24 @@ impl Command {
             Command::Verify(arguments) => arguments.options.format.format,
             Command::Reset(arguments) => arguments.options.format.format,
             Command::Demo(arguments) => arguments.format.format,
+            Command::Config(arguments) => arguments.what.format(),
+            Command::Completions(arguments) => arguments.format.format,
+            Command::Man(arguments) => arguments.format.format,
             Command::Version(arguments) => arguments.format.format,
+        }
+    }
+
+    /// The options of a command that opens a flow, or shows how it would be opened.
+    pub fn flow_options(&self) -> Option<&FlowOptions> {
+        match self {
+            Command::Init(arguments) => Some(&arguments.options),
+            Command::Run(arguments) => Some(&arguments.options),
+            Command::Status(arguments) => Some(&arguments.options),
+            Command::Verify(arguments) => Some(&arguments.options),
+            Command::Reset(arguments) => Some(&arguments.options),
+            Command::Config(ConfigArguments { what: ConfigCommand::Show(options) }) => Some(options),
+            Command::Config(_) | Command::Demo(_) | Command::Completions(_) => None,
+            Command::Man(_) | Command::Version(_) => None,
         }
     }
 }

@@ -108,6 +108,38 @@ fn stop_reasons_are_all_documented() {
     hold("docs/stop-reasons.md", &page);
 }
 
+/// The table of the keys in the documentation is that of the program.
+#[test]
+fn every_key_is_documented() {
+    let keys = Command::new(env!("CARGO_BIN_EXE_pgonce")).args(["config", "keys", "--format", "json"]).output();
+    let keys: serde_json::Value = serde_json::from_slice(&keys.expect("the command starts").stdout).expect("JSON");
+    let mut table = String::from("| key | flag, environment variable | default | meaning |\n|---|---|---|---|\n");
+    for key in keys["keys"].as_array().expect("keys") {
+        let text = |name: &str| key[name].as_str().unwrap_or_default().replace('|', "\\|");
+        let default = match text("default") {
+            words if words.contains(' ') => words,
+            value => format!("`{value}`"),
+        };
+        let sentences = [format!("{}.", text("help")), text("more"), text("several")];
+        let mut meaning: Vec<String> = sentences.into_iter().filter(|text| !text.is_empty()).collect();
+        if let Some(last) = meaning.last_mut() {
+            *last = last.trim_end_matches('.').to_owned();
+        }
+        table += &format!(
+            "| `{}` | `{}`<br>`{}` | {default} | {} |\n",
+            text("key"),
+            text("flag"),
+            text("environment"),
+            meaning.join(" ")
+        );
+    }
+    let page = std::fs::read_to_string(root().join("docs/configuration.md")).expect("docs/configuration.md");
+    let (begin, end) = ("<!-- Written by the test `every_key_is_documented`. -->\n\n", "\n<!-- The end of it. -->\n");
+    let (head, rest) = page.split_once(begin).expect("the mark of the table's beginning");
+    let (_, tail) = rest.split_once(end).expect("the mark of the table's end");
+    hold("docs/configuration.md", &format!("{head}{begin}{table}{end}{tail}"));
+}
+
 /// What `pgonce COMMAND --help` says of the keys, as a reader of the documentation needs it.
 #[test]
 fn every_flag_is_documented() {

@@ -9,7 +9,8 @@ use pgonce::ident::{quote_ident, quote_literal, quote_qualified};
 use serde_json::json;
 
 use crate::config::flags::{DEFAULT_FILE, FlowOptions};
-use crate::config::{self, FlowConfig, Publish, SAMPLE};
+use crate::config::sample::sample;
+use crate::config::{self, FlowConfig, Publish};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -45,8 +46,8 @@ pub fn execute(arguments: &InitArguments, output: Output) -> Result<(), Failure>
         let hint = "Write the file first, then edit it; or pass the flags to `pgonce run`, which needs no file.";
         return Err(Failure::usage(format!("{} does not go into the file that init writes", given.place), hint));
     }
-    let path = arguments.options.config.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
-    write_sample(path, arguments.force)?;
+    let path = arguments.options.named_file().unwrap_or_else(|| DEFAULT_FILE.into());
+    write_sample(&path, arguments.force)?;
     if output.is_json() {
         output.object(&json!({"event": "written", "path": path.display().to_string()}));
     } else {
@@ -65,7 +66,7 @@ fn write_sample(path: &Path, force: bool) -> Result<(), Failure> {
         true => options.create(true).truncate(true),
         false => options.create_new(true),
     };
-    let written = options.open(path).and_then(|mut file| file.write_all(SAMPLE.as_bytes()));
+    let written = options.open(path).and_then(|mut file| file.write_all(sample().as_bytes()));
     written.map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => Failure::usage(
             format!("{} exists", path.display()),

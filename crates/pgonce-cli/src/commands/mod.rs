@@ -1,7 +1,10 @@
 //! The commands, one file each.
 
+pub mod completions;
+pub mod config;
 pub mod demo;
 pub mod init;
+pub mod man;
 pub mod reset;
 pub mod run;
 pub mod status;
@@ -20,6 +23,9 @@ use crate::output::Output;
 ///
 /// What is yet to be reported.
 pub fn execute(command: Command, output: Output) -> Result<u8, Failure> {
+    if command.flow_options().is_some() {
+        warn_of_variables(output);
+    }
     match command {
         Command::Init(arguments) => init::execute(&arguments, output)?,
         Command::Run(arguments) => run::execute(&arguments, output)?,
@@ -27,9 +33,23 @@ pub fn execute(command: Command, output: Output) -> Result<u8, Failure> {
         Command::Verify(arguments) => return verify::execute(&arguments, output),
         Command::Reset(arguments) => reset::execute(&arguments, output)?,
         Command::Demo(arguments) => return demo::execute(&arguments, output),
+        Command::Config(arguments) => return config::execute(&arguments, output),
+        Command::Completions(arguments) => completions::execute(&arguments, output),
+        Command::Man(arguments) => man::execute(&arguments, output)?,
         Command::Version(_) => version::execute(output),
     }
     Ok(0)
+}
+
+/// Names variables that look like a key's and are none. Standard output stays as it is.
+fn warn_of_variables(output: Output) {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for warning in crate::config::variables::warnings(names) {
+        match output.is_json() {
+            true => tracing::warn!("{warning}"),
+            false => output.note(&format!("warning: {warning}")),
+        }
+    }
 }
 
 /// Runs a future to its end.

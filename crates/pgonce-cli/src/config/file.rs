@@ -179,7 +179,7 @@ impl Reader<'_> {
     fn value(&self, key: &Key, node: Node, place: Place) -> Result<Given, ConfigError> {
         let text = match (node, key.kind) {
             (Node::Text(text), _) => return self.expanded(key, &text, place),
-            (Node::Number(text), Kind::Count | Kind::Text | Kind::List) => text,
+            (Node::Number(text), Kind::Count(_) | Kind::Text | Kind::List) => text,
             (Node::Boolean(value), Kind::Boolean) => value.to_string(),
             // Some read `off` as YAML 1.1 does.
             (Node::Boolean(value), Kind::Choice(["off", "on"])) => if value { "on" } else { "off" }.to_owned(),

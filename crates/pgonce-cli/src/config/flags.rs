@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum, ValueHint};
 
-use super::keys::{KEYS, Kind};
+use super::keys::{Fallback, KEYS, Key};
 use super::raw::{Given, Place, Raw};
+use super::variables::CONFIG_FILE;
 
 /// The file that is read where none is named.
 pub const DEFAULT_FILE: &str = "pgonce.yml";
@@ -13,8 +14,9 @@ pub const DEFAULT_FILE: &str = "pgonce.yml";
 /// The options of every command that opens a flow.
 #[derive(Args, Clone, Debug)]
 pub struct FlowOptions {
-    /// Configuration file; pgonce.yml is read if there is one
-    #[arg(long, value_name = "FILE")]
+    /// Configuration file. Each key is a flag too, listed below, and a variable: a flag wins over a variable, and that
+    /// over the file [default: pgonce.yml, if there is one] [env: PGONCE_CONFIG]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
     /// How to report
     #[command(flatten)]
@@ -22,6 +24,14 @@ pub struct FlowOptions {
     /// The keys
     #[command(flatten)]
     pub keys: KeyFlags,
+}
+
+impl FlowOptions {
+    /// The configuration file that was named, by the flag or else by its variable.
+    pub fn named_file(&self) -> Option<PathBuf> {
+        let variable = || std::env::var_os(CONFIG_FILE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        self.config.clone().or_else(variable)
+    }
 }
 
 /// The option `--format`, which every command has.
@@ -48,21 +58,32 @@ pub struct KeyFlags(pub Raw);
 impl Args for KeyFlags {
     fn augment_args(command: Command) -> Command {
         KEYS.iter().fold(command, |command, key| {
-            let argument = Arg::new(key.path)
-                .long(key.flag)
-                .value_name(key.value)
-                .help(format!("{} [default: {}]", key.help, key.default))
-                .help_heading("Flow (each is a key of the configuration file too, and wins over it)");
-            command.arg(match key.kind {
-                Kind::List => argument.action(ArgAction::Append).value_delimiter(','),
-                Kind::Boolean => argument.num_args(0..=1).default_missing_value("true"),
-                _ => argument.action(ArgAction::Set),
-            })
+            let argument = Arg::new(key.path).long(key.flag).value_name(key.value).help(help(key));
+            command.arg(key.kind.argument(argument.help_heading(heading(key))))
         })
     }
 
     fn augment_args_for_update(command: Command) -> Command {
         Self::augment_args(command)
+    }
+}
+
+/// What `--help` says of a key.
+fn help(key: &Key) -> String {
+    let default = match key.default {
+        Fallback::Required => "required".to_owned(),
+        _ => format!("default: {}", key.default_words()),
+    };
+    format!("{}\n[{default}] [env: {}]", key.help, key.variable())
+}
+
+/// The heading that a key stands under: its section.
+fn heading(key: &Key) -> &'static str {
+    match key.section() {
+        Some("source") => "Source",
+        Some("target") => "Target",
+        Some(section) => section,
+        None => "Flow",
     }
 }
 

@@ -1,7 +1,9 @@
-//! The one list of configuration keys. It feeds the flags, the reader of the file, its suggestions, and the
-//! documentation.
+//! The one list of configuration keys. It feeds the flags, the environment variables, the reader of the file and its
+//! suggestions, the JSON schema, the commented sample, and the documentation.
 
-/// A key of the configuration file, which is a flag too.
+pub use super::kind::Kind;
+
+/// A key of the configuration file, which is a flag and an environment variable too.
 #[derive(Debug)]
 pub struct Key {
     /// Where it stands in the file: `source.url` is `url` in the section `source`.
@@ -12,27 +14,25 @@ pub struct Key {
     pub value: &'static str,
     /// What its value may be.
     pub kind: Kind,
-    /// What holds where it is not set, in words.
-    pub default: &'static str,
-    /// What it means.
+    /// What holds where it is not set.
+    pub default: Fallback,
+    /// A value as it may stand in the file, for the sample.
+    pub example: &'static str,
+    /// What it means, without a full stop at the end: what `--help` says.
     pub help: &'static str,
+    /// What else there is to say, in whole sentences, where there is more room: the sample and the documentation.
+    pub more: &'static str,
 }
 
-/// What the value of a key may be.
+/// What holds where a key is not set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// A connection string. It may hold a password: it is never printed, and may be a reference to a file.
-    Url,
-    /// A word.
-    Text,
-    /// Words; in the file also a single one.
-    List,
-    /// One of these words.
-    Choice(&'static [&'static str]),
-    /// A whole number, 1 or more.
-    Count,
-    /// `true` or `false`.
-    Boolean,
+pub enum Fallback {
+    /// Nothing: it must be set.
+    Required,
+    /// This value. `<flow>` in it stands for the flow's name.
+    Value(&'static str),
+    /// What only words can say.
+    Words(&'static str),
 }
 
 impl Key {
@@ -46,15 +46,21 @@ impl Key {
         self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
     }
 
+    /// The environment variable.
+    pub fn variable(&self) -> String {
+        format!("PGONCE_{}", self.path.replace('.', "_").to_uppercase())
+    }
+
     /// What its value may be, in words.
     pub fn allowed(&self) -> String {
-        match self.kind {
-            Kind::Url => "a connection string, or {file: PATH} to read it from a file".to_owned(),
-            Kind::Text => "a single word".to_owned(),
-            Kind::List => "a word, or a list of words".to_owned(),
-            Kind::Choice(words) => words.join(" or "),
-            Kind::Count => "a whole number, 1 or more".to_owned(),
-            Kind::Boolean => "true or false".to_owned(),
+        self.kind.allowed()
+    }
+
+    /// What holds where it is not set, in words.
+    pub fn default_words(&self) -> &'static str {
+        match self.default {
+            Fallback::Required => "none: it must be set",
+            Fallback::Value(words) | Fallback::Words(words) => words,
         }
     }
 }
@@ -64,6 +70,17 @@ pub fn key(path: &str) -> &'static Key {
     KEYS.iter().find(|key| key.path == path).unwrap_or(&KEYS[0])
 }
 
+/// The sections of the file, in order; none is that of the keys at the top level.
+pub fn sections() -> Vec<Option<&'static str>> {
+    let mut sections = vec![None];
+    for key in KEYS {
+        if !sections.contains(&key.section()) {
+            sections.push(key.section());
+        }
+    }
+    sections
+}
+
 /// Every key, in the order in which they are documented.
 pub static KEYS: &[Key] = &[
     Key {
@@ -71,107 +88,134 @@ pub static KEYS: &[Key] = &[
         flag: "flow",
         value: "NAME",
         kind: Kind::Text,
-        default: "none: it must be set",
-        help: "Names the flow: its state on the target, and by default its slot, publication and data directory. \
-               Lower-case letters, digits and underscores, at most 40",
+        default: Fallback::Required,
+        example: "shop",
+        help: "Names the flow: its state on the target, and by default its slot, publication and data directory",
+        more: "1 to 40 lower-case letters, digits and underscores.",
     },
     Key {
         path: "source.url",
         flag: "source",
         value: "URL",
         kind: Kind::Url,
-        default: "none: it must be set",
+        default: Fallback::Required,
+        example: "${SOURCE_URL}",
         help: "The database that changes are read from: a URI or key/value connection string, as libpq takes it",
+        more: "The server needs wal_level = logical; the role needs REPLICATION, and SELECT on the tables.",
     },
     Key {
         path: "source.id",
         flag: "source-id",
         value: "ID",
         kind: Kind::Text,
-        default: "the cluster's system identifier and the database",
+        default: Fallback::Words("the cluster's system identifier and the database"),
+        example: "shop-primary",
         help: "Names the source in record keys",
+        more: "Any text without colons.",
     },
     Key {
         path: "source.tables",
         flag: "tables",
         value: "PATTERN",
         kind: Kind::List,
-        default: "every table outside system schemas and pgonce",
-        help: "The tables to carry, as schema.table with * for any text; pgonce makes a publication of them. \
-               Not together with a publication",
+        default: Fallback::Words("every table outside system schemas and pgonce"),
+        example: "[\"public.*\"]",
+        help: "The tables to carry, as schema.table with * for any text; pgonce makes a publication of them at the \
+               first start",
+        more: "Not together with `publication`. The role must own the tables.",
     },
     Key {
         path: "source.publication",
         flag: "publication",
         value: "NAME",
         kind: Kind::List,
-        default: "pgonce_<flow>, made at the first start",
-        help: "Publications that exist, made by an administrator. Not together with tables",
+        default: Fallback::Value("pgonce_<flow>"),
+        example: "shop_publication",
+        help: "Publications that exist, made by an administrator, used as they are",
+        more: "Not together with `tables`. The one that pgonce makes where none is named gets the default name.",
     },
     Key {
         path: "source.slot",
         flag: "slot",
         value: "NAME",
         kind: Kind::Text,
-        default: "pgonce_<flow>, made at the first start",
-        help: "The replication slot. One that exists is used as it is",
+        default: Fallback::Value("pgonce_<flow>"),
+        example: "pgonce_shop",
+        help: "The replication slot; one that exists is used as it is, otherwise it is made at the first start",
+        more: "",
     },
     Key {
         path: "target.url",
         flag: "target",
         value: "URL",
         kind: Kind::Url,
-        default: "none: it must be set",
+        default: Fallback::Required,
+        example: "${TARGET_URL}",
         help: "The database that changes are applied to: a URI or key/value connection string, as libpq takes it",
+        more: "Not the source's own. The role needs CREATE on the database once (or `pgonce init --sql` for an \
+               administrator), and SELECT, INSERT, UPDATE, DELETE and TRUNCATE on the tables.",
     },
     Key {
         path: "target.synchronous_commit",
         flag: "synchronous-commit",
         value: "SETTING",
         kind: Kind::Choice(&["off", "on"]),
-        default: "off",
-        help: "Whether each commit on the target waits for its disk. Either way the source is only told of what the \
-               target has flushed, so that `off` costs no safety",
+        default: Fallback::Value("off"),
+        example: "on",
+        help: "Whether each commit on the target waits for its disk",
+        more: "Either way the source is only told of what the target has flushed, so that `off` costs no safety.",
     },
     Key {
         path: "stream",
         flag: "stream",
         value: "STREAM",
         kind: Kind::Text,
-        default: "none",
-        help: "What lies between source and target. `none`: the slot feeds the target directly",
+        default: Fallback::Value("none"),
+        example: "none",
+        help: "What lies between source and target; only `none` so far: the slot feeds the target directly",
+        more: "",
     },
     Key {
         path: "start",
         flag: "start",
         value: "MODE",
         kind: Kind::Choice(&["snapshot", "go-forward"]),
-        default: "snapshot",
-        help: "How a flow begins that has no checkpoint. `snapshot` copies the tables first; `go-forward` copies \
+        default: Fallback::Value("snapshot"),
+        example: "go-forward",
+        help: "How a flow begins that has no checkpoint: `snapshot` copies the tables first; `go-forward` copies \
                nothing, begins at the slot's position, and expects a target that is a copy already",
+        more: "The slot's position is its `confirmed_flush_lsn`. A flow that has a checkpoint goes on from it, whatever \
+               this says.",
     },
     Key {
         path: "copy_schema",
         flag: "copy-schema",
         value: "BOOL",
         kind: Kind::Boolean,
-        default: "false",
+        default: Fallback::Value("false"),
+        example: "false",
         help: "Whether the target's tables are created. Only `false` so far",
+        more: "By hand: pg_dump --schema-only --no-owner --no-privileges --no-publications --no-subscriptions \
+               \"$SOURCE_URL\" | psql \"$TARGET_URL\".",
     },
     Key {
         path: "jobs",
         flag: "jobs",
         value: "N",
-        kind: Kind::Count,
-        default: "4",
+        kind: Kind::Count(1000),
+        default: Fallback::Value("4"),
+        example: "8",
         help: "How many tables may be copied at a time, at most. So far one is, whatever this says",
+        more: "",
     },
     Key {
         path: "data_dir",
         flag: "data-dir",
         value: "DIR",
-        kind: Kind::Text,
-        default: "./pgonce-data/<flow>",
+        kind: Kind::Directory,
+        default: Fallback::Value("./pgonce-data/<flow>"),
+        example: "/var/lib/pgonce/shop",
         help: "Directory for the lock and for spilled transactions, of one process at a time",
+        more: "Made with mode 0700 where it is missing.",
     },
 ];

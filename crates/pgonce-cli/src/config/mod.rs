@@ -1,15 +1,20 @@
-//! What a flow is configured with: flags and file become raw values, raw values become a [`FlowConfig`].
+//! What a flow is configured with: flags, environment and file become raw values, raw values become a [`FlowConfig`].
 //!
-//! [`keys::KEYS`] is the one list of keys. [`flags`] and [`file`] read them, [`FlowConfig::validate`] gives them their
-//! meaning.
+//! [`keys::KEYS`] is the one list of keys. [`flags`], [`variables`] and [`file`] read them, [`FlowConfig::validate`]
+//! gives them their meaning; [`schema`] and [`sample`] describe them.
 
+pub mod effective;
 pub mod file;
 pub mod flags;
 pub mod keys;
+pub mod kind;
 pub mod raw;
 pub mod reference;
+pub mod sample;
+pub mod schema;
 #[cfg(test)]
 mod tests;
+pub mod variables;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,9 +26,6 @@ use pgonce_target::SynchronousCommit;
 use self::flags::{DEFAULT_FILE, FlowOptions};
 use self::keys::{Key, key};
 use self::raw::{ConfigError, Given, Raw};
-
-/// A commented configuration file, with every key: what `pgonce init` writes.
-pub const SAMPLE: &str = include_str!("sample.yml");
 
 /// A flow, ready to be opened.
 #[derive(Clone, Debug)]
@@ -105,24 +107,45 @@ impl fmt::Display for FlowName {
     }
 }
 
-/// Reads the file and the flags of a command, and makes a flow of them.
+/// Reads the file, the environment and the flags of a command, and makes a flow of them.
 ///
 /// # Errors
 ///
 /// The first thing that is wrong, with its place. No secret is quoted.
 pub fn load(options: &FlowOptions) -> Result<FlowConfig, ConfigError> {
-    let path = options.config.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
-    let file = match std::fs::read_to_string(path) {
-        Ok(text) => file::read(path, &text, &|name| std::env::var(name).ok())?,
-        // A flow can be described by flags alone, but a file that was asked for must be there.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && options.config.is_none() => Raw::default(),
+    FlowConfig::validate(&gather(options)?.raw, &Environment::process())
+}
+
+/// What was given, and the file that was read for it.
+#[derive(Debug)]
+pub struct Gathered {
+    /// The values.
+    pub raw: Raw,
+    /// The file, if one was read.
+    pub file: Option<PathBuf>,
+}
+
+/// Gathers what was given: a flag wins over a variable, and a variable over the file.
+///
+/// # Errors
+///
+/// The file cannot be read, or something in it is no key or no value.
+pub fn gather(options: &FlowOptions) -> Result<Gathered, ConfigError> {
+    let named = options.named_file();
+    let path = named.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_FILE));
+    let lookup = |name: &str| std::env::var(name).ok();
+    let (file, read) = match std::fs::read_to_string(&path) {
+        Ok(text) => (file::read(&path, &text, &lookup)?, Some(path)),
+        // A flow can be described without a file, but one that was asked for must be there.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => (Raw::default(), None),
         Err(error) => {
-            let hint = "Name the configuration file with --config, or write one with `pgonce init`.";
+            let hint = "Name the configuration file with --config or PGONCE_CONFIG, or write one with `pgonce init`.";
             let what = format!("cannot read {}: {error}", path.display());
             return Err(ConfigError { place: None, what, hint: hint.to_owned() });
         }
     };
-    FlowConfig::validate(&file.overridden_by(options.keys.0.clone()), &Environment::process())
+    let raw = file.overridden_by(variables::read(&lookup)).overridden_by(options.keys.0.clone());
+    Ok(Gathered { raw, file: read })
 }
 
 impl FlowConfig {
@@ -174,8 +197,12 @@ fn required<'a>(raw: &'a Raw, key: &Key) -> Result<&'a Given, ConfigError> {
         place: None,
         what: format!("`{}` is not set", key.path),
         hint: format!(
-            "Give --{} {}, or the key `{}` in {DEFAULT_FILE} (`pgonce init` writes one, --config names another).",
-            key.flag, key.value, key.path
+            "Give --{} {}, set {}, or the key `{}` in {DEFAULT_FILE} (`pgonce init` writes one, --config names \
+             another).",
+            key.flag,
+            key.value,
+            key.variable(),
+            key.path
         ),
     })
 }

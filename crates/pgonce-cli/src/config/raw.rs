@@ -11,6 +11,8 @@ use super::keys::Key;
 pub enum Place {
     /// On the command line, by the flag of this name.
     Flag(&'static str),
+    /// In the environment, by the variable of this name.
+    Variable(String),
     /// In a file; line and column count from 1.
     File {
         /// The file.
@@ -26,6 +28,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Flag(flag) => write!(f, "--{flag}"),
+            Place::Variable(variable) => f.write_str(variable),
             Place::File { path, line, column } => write!(f, "{}:{line}:{column}", path.display()),
         }
     }

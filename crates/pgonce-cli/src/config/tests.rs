@@ -4,11 +4,15 @@ use clap::{Args, Command, FromArgMatches};
 use pgonce::connect::Environment;
 use pgonce::sink::StartMode;
 use pgonce_target::SynchronousCommit;
+use serde_json::Value;
 
+use super::effective::effective;
 use super::flags::KeyFlags;
-use super::keys::KEYS;
-use super::raw::{ConfigError, Raw};
-use super::{FlowConfig, Publish, SAMPLE, file};
+use super::keys::{Fallback, KEYS, Key};
+use super::raw::{ConfigError, Given, Place, Raw};
+use super::sample::sample;
+use super::schema::schema;
+use super::{FlowConfig, Publish, file, variables};
 
 const URLS: &str =
     "source: {url: \"postgresql://ann:hidden@one/shop\"}\ntarget: {url: \"host=two user=ann dbname=shop\"}\n";
@@ -60,28 +64,229 @@ fn the_least_that_is_enough_has_the_documented_defaults() {
     assert!(config.source.id.is_none());
 }
 
+/// The lines of the sample with those keys uncommented that `wanted` picks, and how many there were.
+fn uncommented(wanted: impl Fn(&Key) -> bool) -> (String, usize) {
+    let (mut text, mut count, mut section) = (String::new(), 0, None);
+    for line in sample().lines() {
+        if let Some(opened) = line.strip_suffix(':').filter(|line| !line.starts_with(['#', ' '])) {
+            section = KEYS.iter().filter_map(Key::section).find(|section| *section == opened);
+        } else if !line.is_empty() && !line.starts_with(' ') {
+            section = None;
+        }
+        let commented = line.trim_start().strip_prefix("# ").and_then(|rest| rest.split_once(": "));
+        let key = commented.and_then(|(name, _)| {
+            KEYS.iter().find(|key| key.section() == section && key.name() == name && wanted(key))
+        });
+        count += usize::from(key.is_some());
+        text += &if key.is_some() { line.replacen("# ", "", 1) } else { line.to_owned() };
+        text.push('\n');
+    }
+    (text, count)
+}
+
 #[test]
-fn the_sample_is_valid_as_it_stands_and_with_every_comment_removed() {
-    assert_eq!(config(SAMPLE).expect("valid").flow.as_str(), "shop");
+fn the_sample_has_every_key_and_is_valid_as_it_stands_and_with_every_comment_removed() {
+    assert_eq!(config(&sample()).expect("valid").flow.as_str(), "shop");
+    assert!(sample().lines().all(|line| line.chars().count() <= 120 && line.trim_end() == line));
+    let optional = KEYS.iter().filter(|key| key.default != Fallback::Required).count();
+    let (text, count) = uncommented(|_| true);
+    assert_eq!(count, optional, "a key is missing in the sample, or stands in another section:\n{text}");
+    let read: Vec<&str> = read(&text).unwrap_or_else(|e| panic!("{e}\n{text}")).0.into_keys().collect();
+    assert_eq!(read.len(), KEYS.len());
+    // Two keys exclude each other.
+    for other in ["source.tables", "source.publication"] {
+        let (text, count) = uncommented(|key| key.path != other);
+        assert_eq!(count, optional - 1);
+        config(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    }
+}
+
+#[test]
+fn a_default_that_is_a_value_is_a_valid_one() {
     for key in KEYS {
-        let line = format!("{}:", key.name());
-        assert!(SAMPLE.lines().any(|l| l.trim_start_matches(['#', ' ']).starts_with(&line)), "{} is missing", key.path);
+        let Fallback::Value(value) = key.default else { continue };
+        let raw = Raw([(key.path, vec![given(&value.replace("<flow>", "shop"))])].into());
+        let base = read(&format!("flow: shop\n{URLS}")).expect("valid");
+        validated(&base.overridden_by(raw)).unwrap_or_else(|e| panic!("{}: {e}", key.path));
     }
-    // Each commented key, uncommented, is one that the reader knows and the validator takes.
-    let keys: Vec<&str> = KEYS.iter().map(|key| key.name()).collect();
-    for (number, commented) in SAMPLE.lines().enumerate() {
-        let bare = commented.trim_start().trim_start_matches("# ");
-        let Some((name, _)) = bare.split_once(": ").filter(|(name, _)| keys.contains(name)) else { continue };
-        if bare == commented.trim_start() || name == "url" {
-            continue;
+}
+
+fn given(text: &str) -> Given {
+    Given { text: text.to_owned(), place: Place::Flag("test"), shown: true }
+}
+
+/// Whether a document fits a schema: as much of JSON schema as ours uses.
+fn fits(schema: &Value, document: &Value) -> bool {
+    let is = |word: &str| match word {
+        "string" => document.is_string(),
+        "number" => document.is_number(),
+        "integer" => document.is_u64(),
+        "boolean" => document.is_boolean(),
+        "object" => document.is_object(),
+        "array" => document.is_array(),
+        "null" => document.is_null(),
+        word => panic!("no such type: {word}"),
+    };
+    let Value::Object(rules) = schema else { panic!("{schema}") };
+    rules.iter().all(|(rule, value)| match rule.as_str() {
+        "$schema" | "title" | "description" | "default" => true,
+        "type" => match value {
+            Value::Array(words) => words.iter().any(|word| is(word.as_str().expect("a type"))),
+            word => is(word.as_str().expect("a type")),
+        },
+        "enum" => value.as_array().expect("a list").contains(document),
+        "anyOf" => value.as_array().expect("a list").iter().any(|schema| fits(schema, document)),
+        "minimum" => document.as_u64().is_none_or(|n| n >= value.as_u64().expect("a number")),
+        "maximum" => document.as_u64().is_none_or(|n| n <= value.as_u64().expect("a number")),
+        "minLength" => document.as_str().is_none_or(|text| !text.is_empty()),
+        // The one pattern there is.
+        "pattern" => document.as_str().is_none_or(|text| text.contains("${") && text.contains('}')),
+        "required" => {
+            value.as_array().expect("a list").iter().all(|name| document.get(name.as_str().unwrap()).is_some())
         }
-        let lines = SAMPLE.lines().enumerate();
-        let text: Vec<String> =
-            lines.map(|(n, line)| if n == number { line.replacen("# ", "", 1) } else { line.to_owned() }).collect();
-        if let Err(error) = config(&text.join("\n")) {
-            panic!("line {}: {error}", number + 1);
+        "properties" => document.as_object().is_none_or(|map| {
+            map.iter().all(|(name, document)| value.get(name).is_none_or(|schema| fits(schema, document)))
+        }),
+        "additionalProperties" => {
+            let known = rules["properties"].as_object().expect("properties");
+            document.as_object().is_none_or(|map| map.keys().all(|name| known.contains_key(name)))
+        }
+        "items" => document.as_array().is_none_or(|list| list.iter().all(|document| fits(value, document))),
+        rule => panic!("no such rule: {rule}"),
+    })
+}
+
+#[test]
+fn the_schema_takes_what_the_reader_takes_and_refuses_what_it_refuses() {
+    let schema = schema();
+    let document = |text: &str| -> Value { serde_saphyr::from_str(text).expect("YAML") };
+    let whole = uncommented(|_| true).0;
+    let taken = [
+        sample().as_str(),
+        whole.as_str(),
+        "flow: shop\nsource: {url: {file: /x}}\n",
+        "source:\ntarget:\n",
+        "source: {tables: a.b, publication: [p, q]}\n",
+        "jobs: ${WHO}\nstart: ${WHO}\ncopy_schema: ${WHO}\n",
+        "target: {synchronous_commit: on}\n",
+    ]
+    .map(str::to_owned);
+    for text in &taken {
+        let text = text.replace("{file: /x}", "x");
+        assert!(fits(&schema, &document(&text)), "{text}");
+        read(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    }
+    assert!(fits(&schema, &document("source: {url: {file: /x}}")));
+    let refused = [
+        "flwo: shop",
+        "source: {solt: s}",
+        "source: here",
+        "flow: {a: b}",
+        "flow: null",
+        "source: {url: {vault: x}}",
+        "source: {url: [a]}",
+        "source: {tables: [[a]]}",
+        "target: {tables: a.b}",
+        "jobs: 0",
+        "jobs: 1001",
+        "jobs: many",
+        "start: later",
+        "copy_schema: maybe",
+        "target: {synchronous_commit: local}",
+        "data_dir: ''",
+        "[flow]",
+    ];
+    let urls = document(URLS);
+    for text in refused {
+        assert!(!fits(&schema, &document(text)), "{text}");
+        // Completed by what is required, it is no flow either.
+        let (mut whole, given) = (urls.clone(), document(text));
+        for (name, value) in given.as_object().into_iter().flatten() {
+            match (whole.get_mut(name).and_then(Value::as_object_mut), value) {
+                (Some(section), Value::Object(keys)) => section.extend(keys.clone()),
+                _ => whole[name] = value.clone(),
+            }
+        }
+        if given.is_array() {
+            whole = given;
+        } else if whole.get("flow").is_none() {
+            whole["flow"] = "shop".into();
+        }
+        assert!(config(&whole.to_string()).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn the_schema_describes_every_key_and_its_default() {
+    let schema = schema();
+    for key in KEYS {
+        let at = key.section().map_or_else(String::new, |section| format!("/properties/{section}"));
+        let property = schema.pointer(&format!("{at}/properties/{}", key.name())).expect(key.path);
+        let description = property["description"].as_str().expect("a description");
+        assert!(description.contains(&key.variable()) && description.contains(key.help), "{description}");
+        if let Some(default) = property.get("default") {
+            assert!(fits(property, default), "{}", key.path);
         }
     }
+    assert_eq!(schema["properties"]["jobs"]["default"], 4);
+    assert_eq!(schema["properties"]["start"]["anyOf"][0]["enum"], serde_json::json!(["snapshot", "go-forward"]));
+}
+
+fn variables(set: &[(&str, &str)]) -> Raw {
+    variables::read(&|name| set.iter().find(|(variable, _)| *variable == name).map(|(_, text)| (*text).to_owned()))
+}
+
+#[test]
+fn a_flag_wins_over_a_variable_and_a_variable_over_the_file() {
+    let file = read(&format!("flow: shop\njobs: 2\nstart: snapshot\n{URLS}")).expect("valid");
+    let variables = variables(&[("PGONCE_JOBS", "3"), ("PGONCE_START", "go-forward"), ("PGONCE_FLOW", "")]);
+    let raw = file.overridden_by(variables).overridden_by(flags(&["--jobs", "7"]));
+    let config = validated(&raw).expect("valid");
+    assert_eq!((config.jobs, config.flow.as_str(), config.start), (7, "shop", StartMode::GoForward));
+    let places = ["jobs", "start", "flow"].map(|path| raw.0[path][0].place.to_string());
+    assert_eq!(places, ["--jobs", "PGONCE_START", "pgonce.yml:1:7"]);
+}
+
+#[test]
+fn variables_alone_describe_a_flow_and_what_is_wrong_is_named_by_its_variable() {
+    let urls = [("PGONCE_SOURCE_URL", "host=one user=u"), ("PGONCE_TARGET_URL", "host=two user=u")];
+    let with =
+        |variable, text| validated(&variables(&[&urls[..], &[("PGONCE_FLOW", "shop"), (variable, text)]].concat()));
+    let tables = Publish::Ours { name: "pgonce_shop".to_owned(), tables: vec!["a.*".to_owned(), "b.c".to_owned()] };
+    assert_eq!(with("PGONCE_SOURCE_TABLES", "a.*,b.c").expect("valid").source.publish, tables);
+    let refusal = with("PGONCE_JOBS", "many").unwrap_err().to_string();
+    assert_eq!(refusal, "PGONCE_JOBS: \"many\" is not a number of jobs");
+    let refusal = with("PGONCE_SOURCE_URL", "postgresql//ann:hidden@one/shop?x=y").map(drop);
+    assert!(refusal.is_ok(), "the first of two variables of one name holds");
+    let broken = variables(&[("PGONCE_FLOW", "x"), ("PGONCE_SOURCE_URL", "password=hidden bogus=hidden")]);
+    let refusal = validated(&broken).unwrap_err().to_string();
+    assert!(refusal.starts_with("PGONCE_SOURCE_URL: ") && !refusal.contains("hidden"), "{refusal}");
+}
+
+#[test]
+fn what_holds_is_shown_with_its_origin_and_without_secrets() {
+    let file =
+        read("flow: shop\nsource: {url: \"postgresql://ann:hidden@one/shop\", publication: [p, q]}\n").expect("valid");
+    let raw = file.overridden_by(flags(&["--jobs", "7"]));
+    let environment = Environment::empty().with("PGPASSWORD", "hidden").with("PGPORT", "5555");
+    let shown = effective(&raw, false, &environment);
+    let line = |path: &str| {
+        let key = shown.iter().find(|key| key.key.path == path).expect(path);
+        format!("{} <- {}", key.text, key.origin.text(key.key))
+    };
+    assert_eq!(shown.len(), KEYS.len());
+    assert_eq!(line("source.url"), "postgresql://ann:***@one:5555/shop?sslmode=prefer <- pgonce.yml:2");
+    assert!(line("target.url").starts_with("not set <- missing: give --target or PGONCE_TARGET_URL"));
+    assert_eq!(line("source.slot"), "pgonce_shop <- default");
+    assert_eq!(line("source.publication"), "p, q <- pgonce.yml:2");
+    assert_eq!(line("source.tables"), "those of the publication <- default");
+    assert_eq!(line("data_dir"), "./pgonce-data/shop <- default");
+    assert_eq!(line("jobs"), "7 <- --jobs");
+    assert!(!format!("{shown:?}").contains("hidden"));
+    // What was resolved for the wrong key may be a secret.
+    let misplaced = read("flow: ${SOURCE_URL}\nstream: \"nats://u:hidden@h\"\ndata_dir: ${WHO}\n").expect("read");
+    let shown = format!("{:?}", effective(&misplaced, false, &Environment::empty()));
+    assert!(!shown.contains("hidden") && !shown.contains("\"ann\""), "{shown}");
 }
 
 #[test]
