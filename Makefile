@@ -9,7 +9,13 @@ SCALE_DIV ?= 1
 BENCH_FLAGS ?=
 export PGONCE_TEST_PG RUST_TEST_THREADS
 
-.PHONY: bench demo test lint setup clean
+# What `make test-matrix` runs, and on which majors: make test-matrix TESTS="-p pgonce-cli --test values"
+PGONCE_MATRIX_PG ?= 14,15,16,17,18
+TESTS ?= --workspace
+# FRESH=1 makes `make soak` forget the parts that have passed.
+FRESH ?=
+
+.PHONY: bench demo test test-matrix soak lint setup clean
 
 # Two throwaway clusters, a load, kills, and the proof that nothing was lost or applied twice.
 demo:
@@ -20,6 +26,17 @@ demo:
 # Everything that a change has to pass.
 test: setup lint
 	cargo test --workspace --no-fail-fast
+
+# Every test on every major, one after the other, and a table of what came of each. Logs: target/test-matrix/.
+test-matrix: PGONCE_TEST_PG = $(PGONCE_MATRIX_PG)
+test-matrix: setup
+	PGONCE_MATRIX_PG=$(PGONCE_MATRIX_PG) scripts/test-matrix $(TESTS)
+
+# What takes hours: 500 round trips, 100 kills of the copy, five thousand tables. In parts whose results are kept in
+# target/soak/; goes on where it ended.
+soak: setup
+	$(if $(FRESH),rm -rf target/soak)
+	cargo test -p pgonce-cli --no-fail-fast --test roundtrip --test large -- --ignored --nocapture --test-threads=1 soak_
 
 # pgonce beside native replication on the same two clusters; docs/benchmarks.md explains it. Goes on where it ended;
 # BENCH_FLAGS=--fresh starts anew.

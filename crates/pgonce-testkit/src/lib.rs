@@ -5,18 +5,21 @@
 //! - [`kill`]: process killing that proves that it killed.
 //! - [`witness`]: two tables that show any transaction lost or applied twice.
 //! - [`Workload`]: seeded random transactions on the witness tables, which survive the source's crashes.
+//! - [`random_schema`]: tables, rows and transactions of every kind, generated from a seed.
 //! - [`pgbench`]: pgbench's tables and transaction, without the program.
 //!
 //! A server that is missing and a kill that hit nothing are errors, never a reason to skip.
 
 mod cluster;
 mod error;
+mod ident;
 mod installation;
 pub mod kill;
 pub mod pgbench;
 mod process;
 mod proxy;
 mod random;
+pub mod random_schema;
 mod settings;
 mod sweep;
 mod template;

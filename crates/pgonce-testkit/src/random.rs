@@ -41,6 +41,23 @@ impl Random {
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
+
+    /// A place in a list of `length`; 0 in an empty one.
+    pub fn place(&mut self, length: usize) -> usize {
+        usize::try_from(self.below(length as u64)).unwrap_or(0)
+    }
+
+    /// One of `items`, of which there is at least one.
+    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.place(items.len())]
+    }
+
+    /// Puts `items` into another order.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.place(last + 1));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,9 @@ impl Pair {
         let cluster = |name| {
             let cluster = Cluster::builder(major).name(name).conf("max_replication_slots", "100");
             let cluster = cluster.conf("shared_preload_libraries", "pg_stat_statements");
+            // Native subscriptions beside the flows: each takes a worker, and some more while it copies.
+            let cluster = cluster.conf("max_worker_processes", "60").conf("max_logical_replication_workers", "50");
+            let cluster = cluster.conf("wal_retrieve_retry_interval", "200ms");
             cluster.conf("max_wal_senders", "100").conf("max_connections", "200").start()
         };
         let (source, target) = tokio::join!(cluster("source"), cluster("target"));
@@ -199,6 +202,17 @@ impl Case {
 pub struct Running(Child);
 
 impl Running {
+    /// Fails, with what is to be said, if it has ended.
+    pub fn assert_running(&mut self, log: impl FnOnce() -> String) {
+        let ended = self.0.try_wait().unwrap();
+        assert!(ended.is_none(), "pgonce has ended ({ended:?}): {}", log());
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn sigkill(&mut self) -> pgonce_testkit::Killed {
+        kill::sigkill(&mut self.0).unwrap()
+    }
+
     /// Ends it with SIGTERM, which must end well.
     pub async fn end(mut self) {
         let status = kill::sigterm(&mut self.0, Duration::from_secs(60)).await.unwrap();
