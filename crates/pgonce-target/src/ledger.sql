@@ -69,3 +69,15 @@ CREATE TABLE IF NOT EXISTS pgonce.snapshot (
     PRIMARY KEY (flow, table_oid)
 );
 COMMENT ON TABLE pgonce.snapshot IS 'pgonce: the tables that were copied, and the point at which each was read';
+
+CREATE TABLE IF NOT EXISTS pgonce.schema_copy (
+    flow text PRIMARY KEY,
+    -- What is left to create when the rows are copied, as pg_dump wrote it.
+    after_rows text,
+    doing text,
+    -- Triggers and rules that were created disabled: what to type at the move.
+    to_enable text[] NOT NULL DEFAULT '{}',
+    created_at timestamptz NOT NULL DEFAULT now(),
+    completed_at timestamptz
+);
+COMMENT ON TABLE pgonce.schema_copy IS 'pgonce: what is left to create of a copied schema, and what to enable at the move';

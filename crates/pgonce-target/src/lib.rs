@@ -11,6 +11,8 @@ mod plan;
 mod prepared;
 mod run;
 mod schema;
+mod schema_copy;
+mod sequences;
 mod session;
 mod settings;
 mod statement;
@@ -20,6 +22,8 @@ mod value;
 mod write;
 
 pub use ledger::{LEDGER_SQL, LEDGER_VERSION};
+pub use schema_copy::SchemaCopy;
+pub use sequences::{Position, Sequence, Sequences, Standing};
 pub use settings::{SynchronousCommit, TargetSettings};
 pub use status::{CopiedTable, FlowPhase, FlowStatus, StoredStop, list_flows, read_status, remove_flow};
 pub use target::{PostgresTarget, TargetReport};

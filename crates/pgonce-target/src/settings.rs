@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use pgonce::connect::ConnectionSettings;
+use tokio::sync::watch;
+
+use crate::schema_copy::SchemaCopy;
 
 /// Where and how a [`PostgresTarget`](crate::PostgresTarget) writes.
 #[derive(Clone, Debug)]
@@ -16,6 +19,13 @@ pub struct TargetSettings {
     pub durability: SynchronousCommit,
     /// How long the rows of `pgonce.applied` are kept behind the checkpoint. The default is 7 days.
     pub applied_retention: Duration,
+    /// Whether and how the target's tables are created. The default is that they exist.
+    pub schema_copy: Option<SchemaCopy>,
+    /// The database whose sequences are carried over once, when the rows are copied and before the stream. The default
+    /// is none.
+    pub sequences_from: Option<ConnectionSettings>,
+    /// Where it is told what is being done besides copying and streaming, in words.
+    pub activity: watch::Sender<String>,
 }
 
 impl TargetSettings {
@@ -26,7 +36,15 @@ impl TargetSettings {
             connection,
             durability: SynchronousCommit::default(),
             applied_retention: Duration::from_secs(7 * 24 * 60 * 60),
+            schema_copy: None,
+            sequences_from: None,
+            activity: watch::Sender::new(String::new()),
         }
+    }
+
+    /// Tells what is being done.
+    pub(crate) fn tell(&self, doing: &str) {
+        self.activity.send_replace(doing.to_owned());
     }
 }
 

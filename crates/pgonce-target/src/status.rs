@@ -153,7 +153,7 @@ pub async fn remove_flow(client: &mut Client, flow: &str) -> Result<bool, Stop> 
     transaction.batch_execute(begin).await.map_err(sql_stop)?;
     let mut removed = 0;
     // The flow's row first: it is what a writer holds while it commits. A ledger that has lost a table is no obstacle.
-    for (table, column) in [("flow", "name"), ("applied", "flow"), ("snapshot", "flow")] {
+    for (table, column) in [("flow", "name"), ("applied", "flow"), ("snapshot", "flow"), ("schema_copy", "flow")] {
         let exists = "SELECT pg_catalog.to_regclass($1) IS NOT NULL";
         let exists = transaction.query_one(exists, &[&format!("pgonce.{table}")]).await.map_err(sql_stop)?;
         if exists.get(0) {

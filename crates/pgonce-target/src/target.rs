@@ -17,6 +17,8 @@ use tokio_postgres::types::ToSql;
 use crate::ledger::{self, lsn, unreadable};
 use crate::load;
 use crate::plan::Scope;
+use crate::schema_copy;
+use crate::sequences;
 use crate::session::Session;
 use crate::settings::TargetSettings;
 
@@ -46,6 +48,8 @@ pub struct PostgresTarget {
     /// Of the last session that took the flow over.
     epoch: Option<i64>,
     report: Option<TargetReport>,
+    /// What came up beside the flow, and is told once.
+    told: Vec<String>,
 }
 
 impl PostgresTarget {
@@ -59,6 +63,7 @@ impl PostgresTarget {
             session: None,
             epoch: None,
             report: None,
+            told: Vec::new(),
         }
     }
 
@@ -162,6 +167,7 @@ impl Sink for PostgresTarget {
         // Without a copy, tables that are missing are met when something changes in them.
         if start == StartMode::Snapshot {
             let session = self.take()?;
+            self.told.extend(schema_copy::before_rows(&self.settings, &session, published).await?);
             load::check(&session, published).await?;
             self.session = Some(session);
         }
@@ -209,6 +215,8 @@ impl Sink for PostgresTarget {
             WHERE name = $1 AND epoch = $2 AND phase <> 'new'
               AND pg_catalog.set_config('synchronous_commit', 'on', true) = 'on'";
         let session = self.take()?;
+        self.told.extend(schema_copy::after_rows(&self.settings, &session).await?);
+        self.told.extend(sequences::at_handoff(&self.settings).await);
         session.under_fence(sql, &[&&*session.flow, &session.epoch]).await?;
         self.session = Some(session);
         Ok(())
@@ -220,7 +228,9 @@ impl Sink for PostgresTarget {
                        target act on what the flow writes, although the source's have acted already. To keep them \
                        still: GRANT SET ON PARAMETER session_replication_role TO the role (from version 15 on), or \
                        ALTER TABLE ... DISABLE TRIGGER USER";
-        if fires { vec![warning.to_owned()] } else { Vec::new() }
+        let mut warnings = std::mem::take(&mut self.told);
+        warnings.extend(fires.then(|| warning.to_owned()));
+        warnings
     }
 
     async fn record_stop(&mut self, stop: &Stop) {

@@ -264,12 +264,23 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         let published = self.source.published(&flow.binding).await?;
         let added = published.added_to(&flow.binding.published);
         let mut warnings = self.source.warnings();
-        warnings.extend(self.sink.warnings());
         warnings.extend(
             added.iter().map(|what| {
                 format!("{what} came after the flow began and is not carried; a change to it stops the flow")
             }),
         );
+        self.warn(warnings);
+        if !flow.streaming {
+            self.copy(&mut flow, &published, snapshot).await?;
+            // What comes up when the copy is handed over to the stream.
+            self.warn(Vec::new());
+        }
+        Ok((flow, identity.timeline))
+    }
+
+    /// Shows these warnings and the sink's, each once.
+    fn warn(&mut self, mut warnings: Vec<String>) {
+        warnings.extend(self.sink.warnings());
         self.progress.send_modify(|p| {
             for warning in warnings {
                 if !p.warnings.contains(&warning) {
@@ -277,10 +288,6 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 }
             }
         });
-        if !flow.streaming {
-            self.copy(&mut flow, &published, snapshot).await?;
-        }
-        Ok((flow, identity.timeline))
     }
 
     /// Copies the tables that have not been copied, each with its own boundary.
