@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::commands::check::CheckArguments;
 use crate::commands::demo::DemoArguments;
 use crate::commands::init::InitArguments;
 use crate::commands::reset::ResetArguments;
@@ -43,6 +44,8 @@ pub struct Arguments {
 pub enum Command {
     /// Write a commented configuration file; change nothing in a database
     Init(InitArguments),
+    /// Say what stands in the way of a flow, and the SQL that mends it; change nothing
+    Check(CheckArguments),
     /// Copy the source's tables to the target, then keep them in step
     Run(RunArguments),
     /// Say how a flow stands, and why it stopped
@@ -62,6 +65,7 @@ impl Command {
     pub fn format(&self) -> Format {
         match self {
             Command::Init(arguments) => arguments.options.format.format,
+            Command::Check(arguments) => arguments.options.format.format,
             Command::Run(arguments) => arguments.options.format.format,
             Command::Status(arguments) => arguments.options.format.format,
             Command::Verify(arguments) => arguments.options.format.format,

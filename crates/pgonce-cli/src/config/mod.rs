@@ -6,6 +6,7 @@
 pub mod file;
 pub mod flags;
 pub mod keys;
+pub mod part;
 pub mod raw;
 pub mod reference;
 #[cfg(test)]
@@ -111,18 +112,23 @@ impl fmt::Display for FlowName {
 ///
 /// The first thing that is wrong, with its place. No secret is quoted.
 pub fn load(options: &FlowOptions) -> Result<FlowConfig, ConfigError> {
-    let path = options.config.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
-    let file = match std::fs::read_to_string(path) {
-        Ok(text) => file::read(path, &text, &|name| std::env::var(name).ok())?,
+    let file = read_file(options.config.as_deref())?;
+    FlowConfig::validate(&file.overridden_by(options.keys.0.clone()), &Environment::process())
+}
+
+/// What stands in the file that was named, or in the default one if there is one.
+fn read_file(named: Option<&Path>) -> Result<Raw, ConfigError> {
+    let path = named.unwrap_or(Path::new(DEFAULT_FILE));
+    match std::fs::read_to_string(path) {
+        Ok(text) => file::read(path, &text, &|name| std::env::var(name).ok()),
         // A flow can be described by flags alone, but a file that was asked for must be there.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && options.config.is_none() => Raw::default(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => Ok(Raw::default()),
         Err(error) => {
             let hint = "Name the configuration file with --config, or write one with `pgonce init`.";
             let what = format!("cannot read {}: {error}", path.display());
-            return Err(ConfigError { place: None, what, hint: hint.to_owned() });
+            Err(ConfigError { place: None, what, hint: hint.to_owned() })
         }
-    };
-    FlowConfig::validate(&file.overridden_by(options.keys.0.clone()), &Environment::process())
+    }
 }
 
 impl FlowConfig {
