@@ -1,5 +1,6 @@
 //! pgonce, the command: reads arguments, runs one command, and turns its outcome into an exit status.
 
+mod admin_sql;
 mod arguments;
 mod check;
 mod commands;

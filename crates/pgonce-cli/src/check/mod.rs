@@ -38,6 +38,7 @@ pub use self::report::Report;
 use self::server::Server;
 use self::source::{Needs, Waits};
 use self::target::Target;
+pub use self::target::ledger_grants;
 use crate::config::Publish;
 use crate::config::part::PartOfFlow;
 use crate::failure::Failure;
@@ -253,7 +254,6 @@ impl Check<'_> {
             let columns: Vec<Column> = all.into_iter().filter(sent).collect();
             self.add(unread(relation, &columns, &server, needs.copies));
             carried.push(Carried {
-                oid: relation.oid,
                 there: names::on_target(&relation.schema, &relation.name),
                 schema: relation.schema.clone(),
                 name: relation.name.clone(),

@@ -10,8 +10,6 @@ use super::types::{Fit, fit};
 /// A table that is carried, or would be.
 #[derive(Clone, Debug)]
 pub struct Carried {
-    /// OID on the source.
-    pub oid: u32,
     /// Schema on the source.
     pub schema: String,
     /// Name on the source.

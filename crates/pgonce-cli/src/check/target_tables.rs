@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use pgonce::ident::{quote_ident, quote_qualified};
 use pgonce::stop::Side;
-use serde_json::Value;
 use tokio_postgres::{Client, Error};
 
 use super::finding::{Finding, Severity, Who};
