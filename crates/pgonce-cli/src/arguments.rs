@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::commands::check::CheckArguments;
 use crate::commands::completions::CompletionsArguments;
 use crate::commands::config::{ConfigArguments, ConfigCommand};
 use crate::commands::demo::DemoArguments;
@@ -46,6 +47,8 @@ pub struct Arguments {
 pub enum Command {
     /// Write a commented configuration file; change nothing in a database
     Init(InitArguments),
+    /// Say what stands in the way of a flow, and the SQL that mends it; change nothing
+    Check(CheckArguments),
     /// Copy the source's tables to the target, then keep them in step
     Run(RunArguments),
     /// Say how a flow stands, and why it stopped
@@ -71,6 +74,7 @@ impl Command {
     pub fn format(&self) -> Format {
         match self {
             Command::Init(arguments) => arguments.options.format.format,
+            Command::Check(arguments) => arguments.options.format.format,
             Command::Run(arguments) => arguments.options.format.format,
             Command::Status(arguments) => arguments.options.format.format,
             Command::Verify(arguments) => arguments.options.format.format,
@@ -87,6 +91,7 @@ impl Command {
     pub fn flow_options(&self) -> Option<&FlowOptions> {
         match self {
             Command::Init(arguments) => Some(&arguments.options),
+            Command::Check(arguments) => Some(&arguments.options),
             Command::Run(arguments) => Some(&arguments.options),
             Command::Status(arguments) => Some(&arguments.options),
             Command::Verify(arguments) => Some(&arguments.options),

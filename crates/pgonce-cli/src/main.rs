@@ -1,6 +1,8 @@
 //! pgonce, the command: reads arguments, runs one command, and turns its outcome into an exit status.
 
+mod admin_sql;
 mod arguments;
+mod check;
 mod commands;
 mod config;
 mod demo;

@@ -67,7 +67,11 @@ pub async fn slot_state(client: &Client, slot: &str) -> Result<Option<SlotState>
 
 impl SlotState {
     /// Refuses a slot that cannot be streamed from, whatever is stored about it.
-    pub(crate) fn usable(&self, slot: &str, database: &str) -> Result<(), Stop> {
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot.
+    pub fn usable(&self, slot: &str, database: &str) -> Result<(), Stop> {
         let unusable = |what: String, hint: &str| {
             Err(Reason::SlotUnusable { slot: slot.to_owned(), what, hint: hint.to_owned() }.into())
         };
@@ -100,7 +104,11 @@ impl SlotState {
 }
 
 /// Publications and their tables, as they are now.
-pub(crate) async fn published(client: &Client, version: u32, publications: &[String]) -> Result<Published, Stop> {
+///
+/// # Errors
+///
+/// One of the publications does not exist, or the source cannot be asked.
+pub async fn published(client: &Client, version: u32, publications: &[String]) -> Result<Published, Stop> {
     let failed = |e| stop_from_sql(Side::Source, &e);
     let names: Vec<&str> = publications.iter().map(String::as_str).collect();
     let (mut members, mut warnings) = (Vec::new(), Vec::new());
@@ -314,10 +322,13 @@ pub(crate) async fn publication_change_in_flight(client: &Client) -> Result<bool
     Ok(row.get(0))
 }
 
-/// A table that a pattern matched, before it is published.
-struct Candidate {
-    schema: String,
-    name: String,
+/// A table that could be published.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Schema.
+    pub schema: String,
+    /// Name.
+    pub name: String,
     identity: ReplicaIdentity,
     /// Whether the table itself has what its identity is said to be.
     usable: bool,
@@ -333,12 +344,12 @@ struct Candidate {
 impl Candidate {
     /// Whether publishing its updates and deletes leaves the source's own UPDATE and DELETE working, and tells which
     /// row they mean.
-    fn identifiable(&self) -> bool {
+    pub fn identifiable(&self) -> bool {
         self.usable && self.partitions.is_empty()
     }
 
     /// What is wrong with it.
-    fn problem(&self) -> String {
+    pub fn problem(&self) -> String {
         let (schema, name) = (&self.schema, &self.name);
         if self.usable {
             let partitions = self.partitions.join(", ");
@@ -354,7 +365,7 @@ impl Candidate {
     }
 
     /// The SQL that mends it.
-    fn mend(&self) -> String {
+    pub fn mend(&self) -> String {
         let identity = match (self.full_usable, self.key_usable) {
             (true, _) => "FULL",
             (false, true) => "DEFAULT",
@@ -369,14 +380,14 @@ impl Candidate {
 /// An SQL condition: the table with this alias has what its replica identity (an SQL expression) is said to be, and
 /// all of it is sent. The server asks for no less before it lets an UPDATE through; about generated columns from
 /// version 18 on.
-fn usable_identity(version: u32, table: &str, identity: &str) -> String {
+pub fn usable_identity(table: &str, identity: &str) -> String {
     let generated = |columns: &str| {
         format!(
             "NOT EXISTS (SELECT FROM pg_catalog.pg_attribute g WHERE g.attrelid = {table}.oid AND g.attnum > 0 \
              AND NOT g.attisdropped AND g.attgenerated <> '' {columns})"
         )
     };
-    let full = if version >= 180_000 { generated("") } else { "true".to_owned() };
+    let full = format!("(pg_catalog.current_setting('server_version_num')::int4 < 180000 OR {})", generated(""));
     format!(
         "CASE {identity} WHEN 'f' THEN {full} WHEN 'n' THEN false \
          ELSE EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = {table}.oid AND i.indisvalid \
@@ -395,12 +406,10 @@ pub(crate) struct Choice {
     pub(crate) left_out: Vec<String>,
 }
 
-/// The tables that match `patterns` (`schema.table`, `*` for any run of characters).
-///
-/// A table without a usable replica identity is left out if a wildcard found it and refused if it was named: with it
-/// in a publication of updates, the source's own UPDATE would fail.
-pub(crate) async fn choose(client: &Client, version: u32, patterns: &[String]) -> Result<Choice, Stop> {
-    let sql = format!(
+/// The query for every table that could be published: schema, name, replica identity, whether the table has what that
+/// is said to be, whether FULL would do, whether DEFAULT would, and the partitions (quoted) without it.
+pub fn candidates_sql() -> String {
+    format!(
         "SELECT n.nspname::text, c.relname::text, c.relreplident::text, {root}, {full}, {key}, \
            ARRAY(SELECT pg_catalog.format('%I.%I', ln.nspname, l.relname) \
              FROM pg_catalog.pg_partition_tree(CASE c.relkind WHEN 'p' THEN c.oid END) t \
@@ -411,24 +420,38 @@ pub(crate) async fn choose(client: &Client, version: u32, patterns: &[String]) -
          WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition \
            AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgonce') AND n.nspname NOT LIKE 'pg\\_%' \
          ORDER BY 1, 2",
-        root = usable_identity(version, "c", "c.relreplident"),
-        leaf = usable_identity(version, "l", "l.relreplident"),
-        full = usable_identity(version, "c", "'f'"),
-        key = usable_identity(version, "c", "'d'"),
-    );
-    let rows = client.query(&sql, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
-    let candidates: Vec<Candidate> = rows
-        .iter()
-        .map(|row| Candidate {
-            schema: row.get(0),
-            name: row.get(1),
-            identity: identity(row.get::<_, String>(2).as_bytes()),
-            usable: row.get(3),
-            full_usable: row.get(4),
-            key_usable: row.get(5),
-            partitions: row.get(6),
-        })
-        .collect();
+        root = usable_identity("c", "c.relreplident"),
+        leaf = usable_identity("l", "l.relreplident"),
+        full = usable_identity("c", "'f'"),
+        key = usable_identity("c", "'d'"),
+    )
+}
+
+/// Every table that could be published: permanent, not a partition, and not the system's.
+///
+/// # Errors
+///
+/// The source cannot be asked.
+pub async fn candidates(client: &Client) -> Result<Vec<Candidate>, Stop> {
+    let rows = client.query(&candidates_sql(), &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    let candidate = |row: &tokio_postgres::Row| Candidate {
+        schema: row.get(0),
+        name: row.get(1),
+        identity: identity(row.get::<_, String>(2).as_bytes()),
+        usable: row.get(3),
+        full_usable: row.get(4),
+        key_usable: row.get(5),
+        partitions: row.get(6),
+    };
+    Ok(rows.iter().map(candidate).collect())
+}
+
+/// The tables that match `patterns` (`schema.table`, `*` for any run of characters).
+///
+/// A table without a usable replica identity is left out if a wildcard found it and refused if it was named: with it
+/// in a publication of updates, the source's own UPDATE would fail.
+pub(crate) async fn choose(client: &Client, patterns: &[String]) -> Result<Choice, Stop> {
+    let candidates = candidates(client).await?;
     let (mut tables, mut left_out) = (Vec::new(), Vec::new());
     for pattern in patterns {
         let matching: Vec<&Candidate> =
@@ -496,7 +519,7 @@ pub(crate) async fn create_publication(client: &Client, name: &str, choice: &Cho
 }
 
 /// Whether `text` matches `pattern`, in which `*` stands for any run of characters.
-fn matches(pattern: &str, text: &str) -> bool {
+pub fn matches(pattern: &str, text: &str) -> bool {
     let Some((first, mut pattern)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut rest) = text.strip_prefix(first) else { return false };
     while let Some((piece, behind)) = pattern.split_once('*') {

@@ -129,7 +129,7 @@ impl SlotSource {
         if exists.map_err(|e| stop_from_sql(Side::Source, &e))?.get(0) {
             return Ok(());
         }
-        let choice = catalog::choose(&session.sql.client, session.identity.server_version, &patterns).await?;
+        let choice = catalog::choose(&session.sql.client, &patterns).await?;
         catalog::create_publication(&session.sql.client, &name, &choice).await
     }
 
@@ -137,7 +137,7 @@ impl SlotSource {
     async fn warn_of_unpublished(&mut self, published: &Published) -> Result<(), Stop> {
         let Some(patterns) = self.settings.create_publication.clone() else { return Ok(()) };
         let session = self.session()?;
-        let choice = catalog::choose(&session.sql.client, session.identity.server_version, &patterns).await;
+        let choice = catalog::choose(&session.sql.client, &patterns).await;
         // A table that was named and can no longer be published is not what this is about.
         let Ok(choice) = choice else { return Ok(()) };
         let missing = choice

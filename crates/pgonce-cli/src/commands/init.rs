@@ -4,13 +4,13 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
-use clap::Args;
-use pgonce::ident::{quote_ident, quote_literal, quote_qualified};
+use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use crate::admin_sql;
 use crate::config::flags::{DEFAULT_FILE, FlowOptions};
+use crate::config::part;
 use crate::config::sample::sample;
-use crate::config::{self, FlowConfig, Publish};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -20,12 +20,25 @@ pub struct InitArguments {
     /// Write over a file that exists
     #[arg(long, conflicts_with = "sql")]
     pub force: bool,
-    /// Print the SQL that an administrator types where the roles of the two URLs may not create things themselves
-    #[arg(long)]
-    pub sql: bool,
+    /// Print the SQL that an administrator types on one side, or on both, so that the two roles need no more rights
+    #[arg(
+        long, value_enum, value_name = "SIDE", num_args = 0..=1, require_equals = true, default_missing_value = "both"
+    )]
+    pub sql: Option<SqlFor>,
     /// The flow
     #[command(flatten)]
     pub options: FlowOptions,
+}
+
+/// For which side SQL is printed.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SqlFor {
+    /// For both, one after the other: to read.
+    Both,
+    /// For the source, as psql takes it.
+    Source,
+    /// For the target, as psql takes it.
+    Target,
 }
 
 /// Writes the file, or prints the SQL.
@@ -34,11 +47,13 @@ pub struct InitArguments {
 ///
 /// The file exists or cannot be written; with `--sql`, the configuration is not valid.
 pub fn execute(arguments: &InitArguments, output: Output) -> Result<(), Failure> {
-    if arguments.sql {
-        let sql = sql_for_admins(&config::load(&arguments.options)?);
+    if let Some(wanted) = arguments.sql {
+        let part = part::load(&arguments.options)?;
+        let source = (wanted != SqlFor::Target).then(|| admin_sql::for_source(&part));
+        let target = (wanted != SqlFor::Source).then(|| admin_sql::for_target(&part));
         match output.is_json() {
-            true => output.object(&json!({"source_sql": sql.source, "target_sql": sql.target})),
-            false => output.line(&format!("{}\n{}", sql.source, sql.target)),
+            true => output.object(&json!({"source_sql": source, "target_sql": target})),
+            false => output.line(&source.into_iter().chain(target).collect::<Vec<_>>().join("\n")),
         }
         return Ok(());
     }
@@ -74,68 +89,4 @@ fn write_sample(path: &Path, force: bool) -> Result<(), Failure> {
         ),
         _ => Failure::file(path, &error),
     })
-}
-
-struct Sql {
-    source: String,
-    target: String,
-}
-
-fn sql_for_admins(config: &FlowConfig) -> Sql {
-    let role = quote_ident(&config.source.connection.user);
-    let database = quote_ident(&config.source.connection.dbname);
-    let publication = match &config.source.publish {
-        Publish::Existing(names) => {
-            let names: Vec<String> = names.iter().map(|name| quote_ident(name)).collect();
-            format!("-- The publications exist and are used as they are: {}\n", names.join(", ").replace('\n', " "))
-        }
-        Publish::Ours { name, tables } => format!(
-            "-- pgonce makes this publication itself where its role owns the tables and may CREATE in the database.\n\
-             -- Otherwise list the tables here{}; each needs a primary key or REPLICA IDENTITY FULL:\n\
-             CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true);\n",
-            if tables.is_empty() { "" } else { " that match the configured patterns" },
-            quote_ident(name),
-            table_list(tables),
-        ),
-    };
-    let source = format!(
-        "-- ==== For the source: {} ====\n\
-         -- As an administrator. Needs wal_level = logical (a restart):\n\
-         --   ALTER SYSTEM SET wal_level = 'logical';\n\
-         ALTER ROLE {role} WITH REPLICATION;\n\
-         GRANT CONNECT ON DATABASE {database} TO {role};\n\
-         -- For the initial copy, in each schema that is carried:\n\
-         GRANT USAGE ON SCHEMA public TO {role};\n\
-         GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role};\n\
-         {publication}\
-         -- pgonce makes the slot itself. To make it beforehand:\n\
-         --   SELECT pg_create_logical_replication_slot({}, 'pgoutput');\n",
-        config.source.connection.to_string().replace('\n', " "),
-        quote_literal(&config.source.slot).replace('\n', " "),
-    );
-    let role = quote_ident(&config.target.connection.user);
-    let target = format!(
-        "-- ==== For the target: {} ====\n\
-         -- As an administrator: the ledger, and what the role needs.\n\
-         {}\n\
-         GRANT USAGE ON SCHEMA pgonce TO {role};\n\
-         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgonce TO {role};\n\
-         -- In each schema that is carried:\n\
-         GRANT USAGE ON SCHEMA public TO {role};\n\
-         GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA public TO {role};\n\
-         -- Optional, from version 15 on. Without it, triggers and foreign keys of the target act on what is written:\n\
-         --   GRANT SET ON PARAMETER session_replication_role TO {role};",
-        config.target.connection.to_string().replace('\n', " "),
-        pgonce_target::LEDGER_SQL.trim_end(),
-    );
-    Sql { source, target }
-}
-
-/// Named tables as they are; for wildcards a place to fill in.
-fn table_list(patterns: &[String]) -> String {
-    let named = |pattern: &String| match pattern.split_once('.') {
-        Some((schema, table)) if !pattern.contains('*') => quote_qualified(schema, table),
-        _ => format!("... /* {} */", pattern.replace("*/", "* /").replace("/*", "/ *")),
-    };
-    if patterns.is_empty() { "...".to_owned() } else { patterns.iter().map(named).collect::<Vec<_>>().join(", ") }
 }

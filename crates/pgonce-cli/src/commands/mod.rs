@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod check;
 pub mod completions;
 pub mod config;
 pub mod demo;
@@ -28,6 +29,7 @@ pub fn execute(command: Command, output: Output) -> Result<u8, Failure> {
     }
     match command {
         Command::Init(arguments) => init::execute(&arguments, output)?,
+        Command::Check(arguments) => return check::execute(&arguments, output),
         Command::Run(arguments) => run::execute(&arguments, output)?,
         Command::Status(arguments) => return status::execute(&arguments, output),
         Command::Verify(arguments) => return verify::execute(&arguments, output),

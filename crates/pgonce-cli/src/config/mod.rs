@@ -8,6 +8,7 @@ pub mod file;
 pub mod flags;
 pub mod keys;
 pub mod kind;
+pub mod part;
 pub mod raw;
 pub mod reference;
 pub mod sample;
