@@ -17,6 +17,7 @@ use tokio_postgres::{Error, Row, Statement};
 
 use crate::failure::Failure;
 use crate::inflight::{InFlight, Subject};
+use crate::map::TableMap;
 use crate::ledger::{self, from_pg, ledger_stop, lsn, sql_stop, unreadable};
 use crate::plan::{Planner, Scope};
 use crate::settings::{SynchronousCommit, TargetSettings};
@@ -34,6 +35,8 @@ pub(crate) struct Session {
     pub(crate) timeline: Timeline,
     /// Whether target triggers and foreign keys keep still.
     pub(crate) triggers_suppressed: bool,
+    /// The target's names of tables.
+    pub(crate) map: TableMap,
     writer: InUse,
     ledger: LedgerStatements,
     durability: SynchronousCommit,
@@ -127,7 +130,8 @@ impl Session {
             checkpoint: None,
             timeline: 0,
             triggers_suppressed,
-            writer: InUse::default(),
+            writer: InUse::new(settings.map.clone()),
+            map: settings.map.clone(),
             ledger: LedgerStatements::none(client).await?,
             durability: settings.durability,
             proved: None,

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use pgonce::connect::ConnectionSettings;
 
+use crate::map::TableMap;
+
 /// Where and how a [`PostgresTarget`](crate::PostgresTarget) writes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -16,6 +18,9 @@ pub struct TargetSettings {
     pub durability: SynchronousCommit,
     /// How long the rows of `pgonce.applied` are kept behind the checkpoint. The default is 7 days.
     pub applied_retention: Duration,
+    /// The target's names of tables. It belongs to the flow: stored at the first start, and held against what is
+    /// stored at every later one. The default is empty.
+    pub map: TableMap,
 }
 
 impl TargetSettings {
@@ -26,6 +31,7 @@ impl TargetSettings {
             connection,
             durability: SynchronousCommit::default(),
             applied_retention: Duration::from_secs(7 * 24 * 60 * 60),
+            map: TableMap::default(),
         }
     }
 }

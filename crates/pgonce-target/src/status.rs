@@ -38,6 +38,8 @@ pub struct FlowStatus {
     pub start: Option<StartMode>,
     /// What was published when it was bound.
     pub published: Option<String>,
+    /// The target's names of tables, as [`TableMap`](crate::TableMap) writes them, where they are not the source's.
+    pub map: Option<String>,
     /// Where its stream began.
     pub boundary: Option<Boundary>,
     /// The source's timeline at that time.
@@ -205,6 +207,7 @@ fn status(flow: &str, row: &Row, alive: Option<i32>, copied: Vec<CopiedTable>) -
         slot: get(flow, row, "slot")?,
         start,
         published: get(flow, row, "published")?,
+        map: get(flow, row, "map")?,
         boundary: position("boundary")?.map(Boundary),
         timeline: timeline("timeline")?,
         commit: position("commit_lsn")?.map(CommitLsn),

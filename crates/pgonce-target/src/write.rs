@@ -8,6 +8,7 @@ use bytes::BytesMut;
 use pgonce::connect::SqlConnection;
 use pgonce::pgoutput::{Column, OldTuple, ReplicaIdentity, Tuple};
 use pgonce::relation::Relation;
+use pgonce::stop::Stop;
 use pgonce::transaction::{Change, Transaction};
 use tokio_postgres::types::Type;
 
@@ -16,13 +17,16 @@ use crate::inflight::{InFlight, Subject};
 use crate::plan::{Planner, Scope};
 use crate::prepared::{Prepared, Turn};
 use crate::run::{InsertRun, RUN_ROWS_MIN};
-use crate::schema::{Mapping, missing_table, read_table};
+use crate::map::{TableMap, TableName, two_into_one};
+use crate::schema::{Mapping, find_table};
 use crate::statement::{self, Locator, Parameter, Statement};
 use crate::value::RawValue;
 
 /// Writes rows one after the other.
 #[derive(Default)]
 pub(crate) struct RowWriter {
+    /// The target's names of tables.
+    map: TableMap,
     /// By the relation's OID.
     tables: HashMap<u32, Table>,
     /// Statements prepared for all tables.
@@ -73,6 +77,11 @@ impl Planner for RowWriter {
 }
 
 impl RowWriter {
+    /// A writer into the tables that `map` names.
+    pub(crate) fn new(map: TableMap) -> RowWriter {
+        RowWriter { map, ..RowWriter::default() }
+    }
+
     async fn change(
         &mut self,
         turn: Turn<'_>,
@@ -262,6 +271,24 @@ impl RowWriter {
         Ok(tables.len() as u64)
     }
 
+    /// Refuses a relation whose rows would go where those of another one go: a table that came after the flow's own
+    /// were checked.
+    fn separates(&self, relation: &Relation) -> Result<(), Stop> {
+        if self.map.is_empty() {
+            return Ok(());
+        }
+        let there = self.map.target(&relation.schema, &relation.name);
+        let shares = |other: &&Table| {
+            let Relation { oid, schema, name, .. } = &*other.mapping.relation;
+            let target = TableName::new(&other.mapping.table.schema, &other.mapping.table.name);
+            *oid != relation.oid && (schema, name) != (&relation.schema, &relation.name) && target == there
+        };
+        match self.tables.values().find(shares) {
+            Some(other) => Err(two_into_one(&other.mapping.relation.to_string(), &relation.to_string(), &there)),
+            None => Ok(()),
+        }
+    }
+
     /// How `relation`, as it is described now, lies on the target.
     async fn mapping(
         &mut self,
@@ -276,8 +303,8 @@ impl RowWriter {
         }
         // Every statement before must have gone well, or the question is not answered; see also `InFlight`.
         flight.drain().await?;
-        let table = read_table(&connection.client, &relation.schema, &relation.name).await?;
-        let table = table.ok_or_else(|| missing_table(&relation.schema, &relation.name))?;
+        self.separates(relation)?;
+        let table = find_table(&connection.client, &self.map, &relation.schema, &relation.name).await?;
         let mapping = Arc::new(Mapping::new(relation, table)?);
         let fresh = Table { mapping: Arc::clone(&mapping), statements: HashMap::new() };
         if let Some(stale) = self.tables.insert(relation.oid, fresh) {

@@ -94,6 +94,7 @@ fn slot_settings(config: &FlowConfig, spill: PathBuf) -> SlotSettings {
 fn target_settings(config: &FlowConfig) -> TargetSettings {
     let mut settings = TargetSettings::new(config.flow.as_str(), config.target.connection.clone());
     settings.durability = config.target.synchronous_commit;
+    settings.map = config.map.clone();
     settings
 }
 
@@ -106,7 +107,7 @@ fn introduce(config: &FlowConfig, guarantee: &str, output: Output) {
             "event": "started", "version": super::version::VERSION, "pid": std::process::id(),
             "flow": config.flow.as_str(), "source": source, "source_id": config.source.id, "target": target,
             "slot": config.source.slot, "publications": config.source.publish.names(), "jobs": config.jobs,
-            "start": start_word(config.start), "guarantee": guarantee,
+            "map": config.map.to_string().lines().collect::<Vec<_>>(), "start": start_word(config.start), "guarantee": guarantee,
             "data_dir": config.data_dir.display().to_string(),
         }));
         return;
@@ -125,6 +126,9 @@ fn introduce(config: &FlowConfig, guarantee: &str, output: Output) {
     list.pair("target", target);
     list.pair("slot", &config.source.slot);
     list.pair("publication", format!("{publications}{tables}"));
+    for entry in config.map.to_string().lines() {
+        list.pair("map", entry);
+    }
     list.pair("start", start_word(config.start));
     list.pair("guarantee", guarantee);
     list.pair("data directory", config.data_dir.display().to_string());

@@ -55,6 +55,7 @@ impl Args for KeyFlags {
                 .help_heading("Flow (each is a key of the configuration file too, and wins over it)");
             command.arg(match key.kind {
                 Kind::List => argument.action(ArgAction::Append).value_delimiter(','),
+                Kind::Map => argument.action(ArgAction::Append),
                 Kind::Boolean => argument.num_args(0..=1).default_missing_value("true"),
                 _ => argument.action(ArgAction::Set),
             })

@@ -33,6 +33,8 @@ pub enum Kind {
     Count,
     /// `true` or `false`.
     Boolean,
+    /// Pairs of names: keys and values in the file, `SOURCE=TARGET` as a flag.
+    Map,
 }
 
 impl Key {
@@ -55,6 +57,7 @@ impl Key {
             Kind::Choice(words) => words.join(" or "),
             Kind::Count => "a whole number, 1 or more".to_owned(),
             Kind::Boolean => "true or false".to_owned(),
+            Kind::Map => "names of the source with those of the target, as in `public: app`".to_owned(),
         }
     }
 }
@@ -132,6 +135,15 @@ pub static KEYS: &[Key] = &[
         default: "off",
         help: "Whether each commit on the target waits for its disk. Either way the source is only told of what the \
                target has flushed, so that `off` costs no safety",
+    },
+    Key {
+        path: "map",
+        flag: "map",
+        value: "SOURCE=TARGET",
+        kind: Kind::Map,
+        default: "every table keeps its name",
+        help: "The target's name of a schema (public=app) or a table (public.orders=app.orders), where it is another \
+               one. Names with dots or capitals in double quotes. It cannot change while the flow lives",
     },
     Key {
         path: "stream",
