@@ -141,6 +141,13 @@ pub async fn list_flows(client: &Client) -> Result<Vec<String>, Stop> {
     rows.iter().map(|row| row.try_get(0).map_err(sql_stop)).collect()
 }
 
+/// Puts `published` in the place of what is stored as published, if that is still `before`. Whether it was.
+pub async fn replace_published(client: &Client, flow: &str, before: &str, published: &str) -> Result<bool, Stop> {
+    let sql = "UPDATE pgonce.flow SET published = $3 WHERE name = $1 AND published = $2";
+    let done = client.execute(sql, &[&flow, &before, &published]).await;
+    Ok(done.map_err(|e| ledger_stop(flow, e))? > 0)
+}
+
 /// Removes all that is stored of a flow, and fences off whoever runs it: its next commit fails. Whether there was
 /// anything.
 ///

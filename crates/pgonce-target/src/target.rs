@@ -216,6 +216,14 @@ impl Sink for PostgresTarget {
         Ok(())
     }
 
+    async fn remember(&mut self, published: &str) -> Result<(), Stop> {
+        let sql = "UPDATE pgonce.flow SET published = $3, updated_at = pg_catalog.now() WHERE name = $1 AND epoch = $2";
+        let session = self.take()?;
+        session.under_fence(sql, &[&&*session.flow, &session.epoch, &published]).await?;
+        self.session = Some(session);
+        Ok(())
+    }
+
     fn warnings(&mut self) -> Vec<String> {
         let fires = self.report.is_some_and(|report| !report.triggers_suppressed);
         let warning = "the target's role may not set session_replication_role, so triggers and foreign keys on the \

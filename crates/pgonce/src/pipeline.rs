@@ -263,8 +263,8 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         };
         let published = self.source.published(&flow.binding).await?;
         let added = published.added_to(&flow.binding.published);
-        let mut warnings = self.source.warnings();
-        warnings.extend(self.sink.warnings());
+        self.warn();
+        let mut warnings = self.sink.warnings();
         warnings.extend(
             added.iter().map(|what| {
                 format!("{what} came after the flow began and is not carried; a change to it stops the flow")
@@ -281,6 +281,29 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             self.copy(&mut flow, &published, snapshot).await?;
         }
         Ok((flow, identity.timeline))
+    }
+
+    /// Passes on what the source has to say.
+    fn warn(&mut self) {
+        let warnings = self.source.warnings();
+        if !warnings.is_empty() {
+            self.progress.send_modify(|p| {
+                for warning in warnings {
+                    if !p.warnings.contains(&warning) {
+                        p.warnings.push(warning);
+                    }
+                }
+            });
+        }
+    }
+
+    /// What was noticed of partitions is said, and stored: it must not be forgotten with the session.
+    async fn take_news(&mut self) -> Result<(), Stop> {
+        self.warn();
+        match self.source.to_remember() {
+            Some(published) => self.sink.remember(&published).await,
+            None => Ok(()),
+        }
     }
 
     /// Copies the tables that have not been copied, each with its own boundary.
@@ -446,6 +469,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             self.source.ask_position();
         }
         self.take_attested(state)?;
+        self.take_news().await?;
         if now >= state.idle_at {
             state.idle_at = now + self.options.idle_interval;
             self.persist_idle(state).await?;
@@ -506,6 +530,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             self.take_attested(state)?;
             sleep(Duration::from_millis(10)).await;
         }
+        self.take_news().await?;
         self.persist_idle(state).await?;
         self.acknowledge(state);
         Ok(())

@@ -72,6 +72,12 @@ pub trait Sink: Send {
         async { Ok(()) }
     }
 
+    /// Stores what the flow is to remember of what is published, in place of what [`bind`](Sink::bind) stored.
+    fn remember(&mut self, published: &str) -> impl Future<Output = Result<(), Stop>> + Send {
+        let _ = published;
+        async { Ok(()) }
+    }
+
     /// What the operator should know and what does not stop the flow, since the last call.
     fn warnings(&mut self) -> Vec<String> {
         Vec::new()
