@@ -23,5 +23,7 @@ mod write;
 pub use ledger::{LEDGER_SQL, LEDGER_VERSION};
 pub use map::{MapError, TableMap, TableName};
 pub use settings::{SynchronousCommit, TargetSettings};
-pub use status::{CopiedTable, FlowPhase, FlowStatus, StoredStop, list_flows, read_status, remove_flow, replace_published};
+pub use status::{
+    CopiedTable, FlowPhase, FlowStatus, StoredStop, list_flows, read_status, remove_flow, replace_published,
+};
 pub use target::{PostgresTarget, TargetReport};

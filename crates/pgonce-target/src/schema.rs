@@ -236,12 +236,7 @@ const INDEX_SQL: &str = "
     ORDER BY i.indisprimary DESC, i.indisunique AND i.indimmediate DESC, i.indnkeyatts DESC, x.relname";
 
 /// The target's table of a source table, under the name that `map` gives it: the one way by which tables are found.
-pub(crate) async fn find_table(
-    client: &Client,
-    map: &TableMap,
-    schema: &str,
-    name: &str,
-) -> Result<TargetTable, Stop> {
+pub(crate) async fn find_table(client: &Client, map: &TableMap, schema: &str, name: &str) -> Result<TargetTable, Stop> {
     let there = map.target(schema, name);
     let source = TableName::new(schema, name);
     let table = read_table(client, &there).await.map_err(|e| stop_from_sql(Side::Target, &e))?;

@@ -17,8 +17,8 @@ use tokio_postgres::{Error, Row, Statement};
 
 use crate::failure::Failure;
 use crate::inflight::{InFlight, Subject};
-use crate::map::TableMap;
 use crate::ledger::{self, from_pg, ledger_stop, lsn, sql_stop, unreadable};
+use crate::map::TableMap;
 use crate::plan::{Planner, Scope};
 use crate::settings::{SynchronousCommit, TargetSettings};
 

@@ -14,10 +14,10 @@ use tokio_postgres::types::Type;
 
 use crate::failure::{Failure, unidentified};
 use crate::inflight::{InFlight, Subject};
+use crate::map::{TableMap, TableName, two_into_one};
 use crate::plan::{Planner, Scope};
 use crate::prepared::{Prepared, Turn};
 use crate::run::{InsertRun, RUN_ROWS_MIN};
-use crate::map::{TableMap, TableName, two_into_one};
 use crate::schema::{Mapping, find_table};
 use crate::statement::{self, Locator, Parameter, Statement};
 use crate::value::RawValue;

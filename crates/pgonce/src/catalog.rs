@@ -257,10 +257,12 @@ pub(crate) async fn held_rows(client: &Client, partition: &Partition) -> Result<
         // One message is one transaction: the setting is gone after it.
         let sql = format!("SELECT pg_catalog.set_config('lock_timeout', '200ms', true); SELECT {question}");
         let messages = client.simple_query(&sql).await?;
-        Ok::<bool, tokio_postgres::Error>(messages.iter().rev().find_map(|message| match message {
-            tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(|text| text == "t"),
-            _ => None,
-        }) == Some(true))
+        Ok::<bool, tokio_postgres::Error>(
+            messages.iter().rev().find_map(|message| match message {
+                tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(|text| text == "t"),
+                _ => None,
+            }) == Some(true),
+        )
     };
     let code = |error: &tokio_postgres::Error| error.code().map(|c| c.code().to_owned()).unwrap_or_default();
     let judged = |asked: Result<bool, tokio_postgres::Error>| match asked {

@@ -159,7 +159,8 @@ fn tell(kind: Kind, notes: &[&Note]) -> String {
         names.push(&more_text);
     }
     let (one, names) = (notes.len() == 1, names.join(", "));
-    let (subject, was) = if one { (format!("partition {names}"), "was") } else { (format!("partitions {names}"), "were") };
+    let (subject, was) =
+        if one { (format!("partition {names}"), "was") } else { (format!("partitions {names}"), "were") };
     let what = match kind {
         Kind::Attached => format!(
             "{subject} {was} attached to {root} and may have held rows: rows from before are not in the stream, and the \

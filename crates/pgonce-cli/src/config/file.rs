@@ -178,11 +178,7 @@ impl Reader<'_> {
     }
 
     /// `SOURCE: TARGET` for each entry, as the flag has them.
-    fn pairs(
-        &self,
-        key: &Key,
-        entries: Vec<(Spanned<String>, Spanned<Node>)>,
-    ) -> Result<Vec<Given>, ConfigError> {
+    fn pairs(&self, key: &Key, entries: Vec<(Spanned<String>, Spanned<Node>)>) -> Result<Vec<Given>, ConfigError> {
         let pair = |(name, value): (Spanned<String>, Spanned<Node>)| {
             let place = self.place(name.referenced);
             let target = match value.value {
