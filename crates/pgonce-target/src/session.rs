@@ -37,7 +37,7 @@ pub(crate) struct Session {
     pub(crate) triggers_suppressed: bool,
     /// The target's names of tables.
     pub(crate) map: TableMap,
-    writer: InUse,
+    pub(crate) writer: InUse,
     ledger: LedgerStatements,
     durability: SynchronousCommit,
     /// Everything up to here is flushed.

@@ -216,6 +216,14 @@ impl Sink for PostgresTarget {
         Ok(())
     }
 
+    async fn published(&mut self, published: &Published) -> Result<(), Stop> {
+        self.settings.map.separates(published)?;
+        let mut session = self.take()?;
+        session.writer.claim(published);
+        self.session = Some(session);
+        Ok(())
+    }
+
     async fn remember(&mut self, published: &str) -> Result<(), Stop> {
         let sql = "UPDATE pgonce.flow SET published = $3, updated_at = pg_catalog.now() WHERE name = $1 AND epoch = $2";
         let session = self.take()?;

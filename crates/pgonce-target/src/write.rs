@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use pgonce::connect::SqlConnection;
 use pgonce::pgoutput::{Column, OldTuple, ReplicaIdentity, Tuple};
+use pgonce::published::{Published, PublishedTable};
 use pgonce::relation::Relation;
 use pgonce::stop::Stop;
 use pgonce::transaction::{Change, Transaction};
@@ -27,6 +28,9 @@ use crate::value::RawValue;
 pub(crate) struct RowWriter {
     /// The target's names of tables.
     map: TableMap,
+    /// Where there is a map: the source table, with its OID, that each of the target's tables is for. Kept when the
+    /// rest is forgotten.
+    claims: HashMap<TableName, (u32, TableName)>,
     /// By the relation's OID.
     tables: HashMap<u32, Table>,
     /// Statements prepared for all tables.
@@ -271,21 +275,32 @@ impl RowWriter {
         Ok(tables.len() as u64)
     }
 
-    /// Refuses a relation whose rows would go where those of another one go: a table that came after the flow's own
-    /// were checked.
-    fn separates(&self, relation: &Relation) -> Result<(), Stop> {
+    /// Takes note of where the published tables go.
+    pub(crate) fn claim(&mut self, published: &Published) {
+        if !self.map.is_empty() {
+            let claim = |t: &PublishedTable| {
+                (self.map.target(&t.schema, &t.name), (t.oid, TableName::new(&t.schema, &t.name)))
+            };
+            self.claims = published.tables.iter().map(claim).collect();
+        }
+    }
+
+    /// Refuses a relation whose rows would go where those of another one go: a table that came after the published
+    /// ones were looked at.
+    fn separates(&mut self, relation: &Relation) -> Result<(), Stop> {
         if self.map.is_empty() {
             return Ok(());
         }
+        let source = TableName::new(&relation.schema, &relation.name);
         let there = self.map.target(&relation.schema, &relation.name);
-        let shares = |other: &&Table| {
-            let Relation { oid, schema, name, .. } = &*other.mapping.relation;
-            let target = TableName::new(&other.mapping.table.schema, &other.mapping.table.name);
-            *oid != relation.oid && (schema, name) != (&relation.schema, &relation.name) && target == there
-        };
-        match self.tables.values().find(shares) {
-            Some(other) => Err(two_into_one(&other.mapping.relation.to_string(), &relation.to_string(), &there)),
-            None => Ok(()),
+        match self.claims.get(&there) {
+            Some((oid, other)) if *oid != relation.oid && *other != source => {
+                Err(two_into_one(&other.to_string(), &source.to_string(), &there))
+            }
+            _ => {
+                self.claims.insert(there, (relation.oid, source));
+                Ok(())
+            }
         }
     }
 

@@ -262,6 +262,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             }
         };
         let published = self.source.published(&flow.binding).await?;
+        self.sink.published(&published).await?;
         let added = published.added_to(&flow.binding.published);
         self.warn();
         let mut warnings = self.sink.warnings();
