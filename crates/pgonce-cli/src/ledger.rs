@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use pgonce::ident::quote_ident;
+use pgonce::partitions;
 use pgonce::position::{Boundary, Checkpoint, Lsn};
 use pgonce::stop::Side;
 use pgonce_target::{FlowPhase, FlowStatus};
@@ -27,6 +28,10 @@ pub struct FlowState {
     pub idle_at: Option<SystemTime>,
     /// The tables that were copied.
     pub copied: Vec<CopiedTable>,
+    /// The target's names of tables, an entry a line, as the flow began with them.
+    pub map: Vec<String>,
+    /// What is to be mended of its partitions, in words.
+    pub warnings: Vec<String>,
     /// The fence's number.
     pub epoch: i64,
     /// Who writes, or wrote last.
@@ -97,6 +102,8 @@ impl From<FlowStatus> for FlowState {
             idle: status.idle,
             idle_at: status.idle_at,
             copied: copied.collect(),
+            map: status.map.iter().flat_map(|map| map.lines()).map(str::to_owned).collect(),
+            warnings: status.published.as_deref().map(partitions::warnings).unwrap_or_default(),
             epoch: status.epoch,
             holder: status.holder,
             stop,

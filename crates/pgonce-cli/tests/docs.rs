@@ -45,6 +45,7 @@ fn reasons() -> Vec<Reason> {
         Reason::SourceNotReady { what: what(), hint: hint() },
         Reason::TargetNotReady { what: what(), hint: hint() },
         Reason::SchemaMismatch { table: table(), what: what(), hint: hint() },
+        Reason::MapChanged { flow: flow(), what: what() },
         Reason::TargetNotEmpty { tables: vec![table()] },
         Reason::TransactionFailed { commit, xid: 1, fault: fault() },
         Reason::RowConflict { commit, xid: 1, operation: "UPDATE", table: table(), key: vec![], found: 0 },

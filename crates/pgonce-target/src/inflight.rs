@@ -121,7 +121,7 @@ impl Subject {
                 commit,
                 xid,
                 operation: statement.operation,
-                table: format!("{}.{}", statement.mapping.table.schema, statement.mapping.table.name),
+                table: statement.mapping.table.label(),
                 key: statement.key.iter().map(|c| statement.mapping.column(*c).name.clone()).collect(),
                 found,
             }),

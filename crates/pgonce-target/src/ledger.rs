@@ -12,6 +12,9 @@ use pgonce::stop::{Reason, Side, Stop};
 use tokio_postgres::types::{FromSql, PgLsn};
 use tokio_postgres::{Client, Row};
 
+use crate::map::TableMap;
+use crate::settings::TargetSettings;
+
 /// The SQL that creates the ledger, for an admin where the flow's role may not. It can be run again.
 pub const LEDGER_SQL: &str = include_str!("ledger.sql");
 
@@ -130,7 +133,7 @@ async fn create(client: &Client) -> Result<(), Stop> {
 /// off` and nobody knew yet.
 pub(crate) async fn open(
     client: &Client,
-    flow: &str,
+    settings: &TargetSettings,
     holder: &str,
     started: f64,
     source: &SourceIdentity,
@@ -139,7 +142,7 @@ pub(crate) async fn open(
     let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
                  SET LOCAL synchronous_commit = on; SET LOCAL lock_timeout = '5s'";
     client.batch_execute(begin).await.map_err(sql_stop)?;
-    let taken = take_over(client, flow, holder, started, source).await;
+    let taken = take_over(client, settings, holder, started, source).await;
     match taken {
         Ok(opened) => {
             client.batch_execute("COMMIT").await.map_err(sql_stop)?;
@@ -195,15 +198,16 @@ const TAKE_OVER: &str = "
         updated_at = pg_catalog.now()
     WHERE name = $1
     RETURNING epoch, system_identifier, database, slot, phase, start_mode, published, boundary, timeline,
-              commit_lsn, end_lsn, checkpoint_timeline, idle_lsn, idle_timeline";
+              commit_lsn, end_lsn, checkpoint_timeline, idle_lsn, idle_timeline, map";
 
 async fn take_over(
     client: &Client,
-    flow: &str,
+    settings: &TargetSettings,
     holder: &str,
     started: f64,
     source: &SourceIdentity,
 ) -> Result<Opened, Stop> {
+    let flow = settings.flow.as_str();
     let failed = |e| ledger_stop(flow, e);
     let (system, database, slot) = (&source.system_identifier, &source.database, &source.slot);
     client.execute(INSERT_FLOW, &[&flow, system, database, slot]).await.map_err(failed)?;
@@ -218,7 +222,7 @@ async fn take_over(
     }
     let copied = "SELECT table_oid, boundary FROM pgonce.snapshot WHERE flow = $1";
     let copied = client.query(copied, &[&flow]).await.map_err(failed)?;
-    let stored = Fields { flow, row: &row }.stored(source, &copied)?;
+    let stored = Fields { flow, row: &row }.stored(source, &settings.map, &copied)?;
     Ok(Opened { stored, epoch: Fields { flow, row: &row }.get("epoch")? })
 }
 
@@ -229,7 +233,7 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    fn stored(&self, source: &SourceIdentity, copied: &[Row]) -> Result<Stored, Stop> {
+    fn stored(&self, source: &SourceIdentity, map: &TableMap, copied: &[Row]) -> Result<Stored, Stop> {
         let phase: String = self.get("phase")?;
         let streaming = match phase.as_str() {
             "new" => {
@@ -246,6 +250,10 @@ impl Fields<'_> {
         };
         // Before any position is believed.
         self.is_bound_to(source)?;
+        let stored: Option<String> = self.get("map")?;
+        if let Some(what) = map.differs_from(stored.as_deref()) {
+            return Err(Reason::MapChanged { flow: self.flow.to_owned(), what }.into());
+        }
         let start = match self.get::<String>("start_mode")?.as_str() {
             "snapshot" => StartMode::Snapshot,
             "go-forward" => StartMode::GoForward,

@@ -17,6 +17,8 @@ CREATE TABLE IF NOT EXISTS pgonce.flow (
     -- What it began with: null until the flow is bound.
     start_mode text CHECK (start_mode IN ('snapshot', 'go-forward')),
     published text,
+    -- The target's names of schemas and tables, one a line, where they are not the source's.
+    map text,
     boundary pg_lsn,
     timeline bigint,
     -- The checkpoint: the last applied transaction.

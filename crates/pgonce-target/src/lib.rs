@@ -7,6 +7,7 @@ mod failure;
 mod inflight;
 mod ledger;
 mod load;
+mod map;
 mod plan;
 mod prepared;
 mod run;
@@ -22,8 +23,11 @@ mod value;
 mod write;
 
 pub use ledger::{LEDGER_SQL, LEDGER_VERSION};
+pub use map::{MapError, TableMap, TableName};
 pub use schema_copy::SchemaCopy;
 pub use sequences::{Position, Sequence, Sequences, Standing};
 pub use settings::{SynchronousCommit, TargetSettings};
-pub use status::{CopiedTable, FlowPhase, FlowStatus, StoredStop, list_flows, read_status, remove_flow};
+pub use status::{
+    CopiedTable, FlowPhase, FlowStatus, StoredStop, list_flows, read_status, remove_flow, replace_published,
+};
 pub use target::{PostgresTarget, TargetReport};

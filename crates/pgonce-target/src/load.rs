@@ -12,7 +12,7 @@ use pgonce::stop::{Reason, Stop};
 use tokio_postgres::CopyInSink;
 
 use crate::ledger::{self, ledger_stop, lsn, sql_stop};
-use crate::schema::{TargetTable, missing_table, read_table};
+use crate::schema::{TargetTable, find_table};
 use crate::session::Session;
 
 /// Copies a table, inside a transaction of its own. After an error the session is not to be used again.
@@ -26,8 +26,7 @@ pub(crate) async fn load(
     // Synchronous: the stream may be acknowledged up to the boundary from here on.
     let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on";
     client.batch_execute(begin).await.map_err(sql_stop)?;
-    let target = read_table(client, &table.schema, &table.name).await.map_err(sql_stop)?;
-    let target = target.ok_or_else(|| missing_table(&table.schema, &table.name))?;
+    let target = find_table(client, &session.map, &table.schema, &table.name).await?;
     let statement = copy_in_statement(table, &target)?;
     let only = if target.partitioned { "" } else { "ONLY " };
     // Two flows that are started together must not both find it empty.
@@ -80,10 +79,11 @@ pub(crate) async fn check(session: &Session, published: &Published) -> Result<()
     let client = &session.connection.client;
     let (mut problems, mut filled) = (Vec::new(), Vec::new());
     for table in &published.tables {
-        let target = read_table(client, &table.schema, &table.name).await.map_err(sql_stop)?;
-        let mapped = match target {
-            None => Err(missing_table(&table.schema, &table.name)),
-            Some(target) => copy_in_statement(table, &target).map(|_| target),
+        let mapped = match find_table(client, &session.map, &table.schema, &table.name).await {
+            Ok(target) => copy_in_statement(table, &target).map(|_| target),
+            // What cannot be mapped is told for all tables; anything else now.
+            Err(stop) if !matches!(stop.reason(), Reason::SchemaMismatch { .. }) => return Err(stop),
+            Err(stop) => Err(stop),
         };
         match mapped {
             Err(problem) => problems.push(problem),
@@ -139,7 +139,7 @@ fn copy_in_statement(table: &PublishedTable, target: &TargetTable) -> Result<Str
                 None
             }
             None => Some((
-                format!("the target has no column {name:?}"),
+                format!("{} has no column {name:?}", target.holder()),
                 format!(
                     "On the target: ALTER TABLE {} ADD COLUMN {} <the source's type: see \\d on the source>;",
                     target.quoted,

@@ -6,13 +6,18 @@ use std::sync::Arc;
 use pgonce::ident::{quote_ident, quote_qualified};
 use pgonce::pgoutput::{Column, ReplicaIdentity};
 use pgonce::relation::Relation;
-use pgonce::stop::{Reason, Stop};
+use pgonce::sql_error::stop_from_sql;
+use pgonce::stop::{Reason, Side, Stop};
 use postgres_types::Type;
 use tokio_postgres::Client;
+
+use crate::map::{TableMap, TableName};
 
 /// A table of the target, as its catalog describes it.
 #[derive(Debug, Default)]
 pub(crate) struct TargetTable {
+    /// The source's name of it, where that is another one.
+    pub(crate) mapped_from: Option<TableName>,
     pub(crate) schema: String,
     pub(crate) name: String,
     /// Schema-qualified and quoted.
@@ -123,6 +128,18 @@ impl TargetTable {
         self.indexes.iter().find_map(of_index).unwrap_or_else(|| EQUALS.to_owned())
     }
 
+    /// Its name for people, with the source's where that is another one.
+    pub(crate) fn label(&self) -> String {
+        let here = format!("{}.{}", self.schema, self.name);
+        self.mapped_from.as_ref().map_or(here.clone(), |source| format!("{here} ({source} on the source)"))
+    }
+
+    /// `the target`, or where the names differ, `the target's table s.t`.
+    pub(crate) fn holder(&self) -> String {
+        let here = format!("the target's table {}.{}", self.schema, self.name);
+        self.mapped_from.as_ref().map_or_else(|| "the target".to_owned(), |_| here)
+    }
+
     pub(crate) fn position(&self, column: &str) -> Option<usize> {
         self.columns.iter().position(|c| c.name == column)
     }
@@ -147,7 +164,7 @@ fn map_columns(relation: &Relation, table: &TargetTable) -> Result<Vec<usize>, S
         .collect();
     Err(Reason::SchemaMismatch {
         table: relation.to_string(),
-        what: format!("the target has no column {}", names.join(", ")),
+        what: format!("{} has no column {}", table.holder(), names.join(", ")),
         hint: format!("On the target: ALTER TABLE {} {}; {ADD_COLUMN_CARE}", table.quoted, additions.join(", ")),
     }
     .into())
@@ -218,18 +235,26 @@ const INDEX_SQL: &str = "
     WHERE i.indrelid = $1 AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
     ORDER BY i.indisprimary DESC, i.indisunique AND i.indimmediate DESC, i.indnkeyatts DESC, x.relname";
 
+/// The target's table of a source table, under the name that `map` gives it: the one way by which tables are found.
+pub(crate) async fn find_table(client: &Client, map: &TableMap, schema: &str, name: &str) -> Result<TargetTable, Stop> {
+    let there = map.target(schema, name);
+    let source = TableName::new(schema, name);
+    let table = read_table(client, &there).await.map_err(|e| stop_from_sql(Side::Target, &e))?;
+    let mut table = table.ok_or_else(|| missing_table(&source, &there))?;
+    table.mapped_from = (source != there).then_some(source);
+    Ok(table)
+}
+
 /// Reads the catalog of the target. `None`: no such table, or not a table.
-pub(crate) async fn read_table(
-    client: &Client,
-    schema: &str,
-    name: &str,
-) -> Result<Option<TargetTable>, tokio_postgres::Error> {
-    let rows = client.query(TABLE_SQL, &[&schema, &name]).await?;
+async fn read_table(client: &Client, table: &TableName) -> Result<Option<TargetTable>, tokio_postgres::Error> {
+    let TableName { schema, name } = table;
+    let rows = client.query(TABLE_SQL, &[schema, name]).await?;
     let Some(first) = rows.first() else { return Ok(None) };
     let oid: u32 = first.try_get(0)?;
     let mut table = TargetTable {
-        schema: schema.to_owned(),
-        name: name.to_owned(),
+        mapped_from: None,
+        schema: schema.clone(),
+        name: name.clone(),
         quoted: quote_qualified(schema, name),
         partitioned: first.try_get(1)?,
         quiet: first.try_get(2)?,
@@ -266,17 +291,25 @@ pub(crate) async fn read_table(
 }
 
 /// The reason for a source table that the target does not have.
-pub(crate) fn missing_table(schema: &str, name: &str) -> Stop {
-    Reason::SchemaMismatch {
-        table: format!("{schema}.{name}"),
-        what: "the target has no table of this name".to_owned(),
-        hint: format!(
-            "Create it on the target first, most easily with: pg_dump --schema-only --no-owner --no-privileges \
-             --no-publications --no-subscriptions --table={} SOURCE | psql TARGET (without --table for all tables)",
-            shell_quoted(&quote_qualified(schema, name)),
-        ),
-    }
-    .into()
+fn missing_table(source: &TableName, there: &TableName) -> Stop {
+    let quoted = shell_quoted(&quote_qualified(&source.schema, &source.name));
+    let dump = format!(
+        "pg_dump --schema-only --no-owner --no-privileges --no-publications --no-subscriptions --table={quoted} SOURCE"
+    );
+    let (what, hint) = if source == there {
+        let hint = format!(
+            "Create it on the target first, most easily with: {dump} | psql TARGET (without --table for all tables)"
+        );
+        ("the target has no table of this name".to_owned(), hint)
+    } else {
+        let hint = format!(
+            "Create it on the target first, under the name that `map` gives it: {} (its definition on the source: \
+             {dump}). Or correct `map`.",
+            quote_qualified(&there.schema, &there.name)
+        );
+        (format!("`map` carries it into {there}, and the target has no table of that name"), hint)
+    };
+    Reason::SchemaMismatch { table: source.to_string(), what, hint }.into()
 }
 
 fn shell_quoted(text: &str) -> String {
@@ -299,7 +332,10 @@ mod tests {
 
     #[test]
     fn a_missing_table_is_named_with_the_command_to_type() {
-        let stop = missing_table("it's", "T");
+        let name = TableName::new("it's", "T");
+        let stop = missing_table(&name, &name);
+        let mapped = missing_table(&name, &TableName::new("app", "t"));
+        assert!(mapped.to_string().contains("into app.t") && mapped.hint().contains(r#""app"."t""#), "{mapped}");
         assert!(stop.hint().contains(r#"--table='"it'\''s"."T"'"#), "{}", stop.hint());
     }
 }

@@ -18,6 +18,7 @@ use tokio_postgres::{Error, Row, Statement};
 use crate::failure::Failure;
 use crate::inflight::{InFlight, Subject};
 use crate::ledger::{self, from_pg, ledger_stop, lsn, sql_stop, unreadable};
+use crate::map::TableMap;
 use crate::plan::{Planner, Scope};
 use crate::settings::{SynchronousCommit, TargetSettings};
 
@@ -34,7 +35,9 @@ pub(crate) struct Session {
     pub(crate) timeline: Timeline,
     /// Whether target triggers and foreign keys keep still.
     pub(crate) triggers_suppressed: bool,
-    writer: InUse,
+    /// The target's names of tables.
+    pub(crate) map: TableMap,
+    pub(crate) writer: InUse,
     ledger: LedgerStatements,
     durability: SynchronousCommit,
     /// Everything up to here is flushed.
@@ -127,7 +130,8 @@ impl Session {
             checkpoint: None,
             timeline: 0,
             triggers_suppressed,
-            writer: InUse::default(),
+            writer: InUse::new(settings.map.clone()),
+            map: settings.map.clone(),
             ledger: LedgerStatements::none(client).await?,
             durability: settings.durability,
             proved: None,

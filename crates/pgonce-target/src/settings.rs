@@ -7,6 +7,8 @@ use tokio::sync::watch;
 
 use crate::schema_copy::SchemaCopy;
 
+use crate::map::TableMap;
+
 /// Where and how a [`PostgresTarget`](crate::PostgresTarget) writes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -26,6 +28,9 @@ pub struct TargetSettings {
     pub sequences_from: Option<ConnectionSettings>,
     /// Where it is told what is being done besides copying and streaming, in words.
     pub activity: watch::Sender<String>,
+    /// The target's names of tables. It belongs to the flow: stored at the first start, and held against what is
+    /// stored at every later one. The default is empty.
+    pub map: TableMap,
 }
 
 impl TargetSettings {
@@ -39,6 +44,7 @@ impl TargetSettings {
             schema_copy: None,
             sequences_from: None,
             activity: watch::Sender::new(String::new()),
+            map: TableMap::default(),
         }
     }
 

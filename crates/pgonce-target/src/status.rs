@@ -38,6 +38,8 @@ pub struct FlowStatus {
     pub start: Option<StartMode>,
     /// What was published when it was bound.
     pub published: Option<String>,
+    /// The target's names of tables, as [`TableMap`](crate::TableMap) writes them, where they are not the source's.
+    pub map: Option<String>,
     /// Where its stream began.
     pub boundary: Option<Boundary>,
     /// The source's timeline at that time.
@@ -139,6 +141,13 @@ pub async fn list_flows(client: &Client) -> Result<Vec<String>, Stop> {
     rows.iter().map(|row| row.try_get(0).map_err(sql_stop)).collect()
 }
 
+/// Puts `published` in the place of what is stored as published, if that is still `before`. Whether it was.
+pub async fn replace_published(client: &Client, flow: &str, before: &str, published: &str) -> Result<bool, Stop> {
+    let sql = "UPDATE pgonce.flow SET published = $3 WHERE name = $1 AND published = $2";
+    let done = client.execute(sql, &[&flow, &before, &published]).await;
+    Ok(done.map_err(|e| ledger_stop(flow, e))? > 0)
+}
+
 /// Removes all that is stored of a flow, and fences off whoever runs it: its next commit fails. Whether there was
 /// anything.
 ///
@@ -205,6 +214,7 @@ fn status(flow: &str, row: &Row, alive: Option<i32>, copied: Vec<CopiedTable>) -
         slot: get(flow, row, "slot")?,
         start,
         published: get(flow, row, "published")?,
+        map: get(flow, row, "map")?,
         boundary: position("boundary")?.map(Boundary),
         timeline: timeline("timeline")?,
         commit: position("commit_lsn")?.map(CommitLsn),

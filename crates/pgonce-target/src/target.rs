@@ -107,7 +107,7 @@ impl Sink for PostgresTarget {
         let mut session = Session::connect(&self.settings).await?;
         let client = &session.connection.client;
         ledger::ensure(client, &self.settings.flow).await?;
-        let opened = ledger::open(client, &self.settings.flow, &self.holder, self.started, source).await?;
+        let opened = ledger::open(client, &self.settings, &self.holder, self.started, source).await?;
         ledger::show_alive(client, &self.settings.flow).await?;
         session.prepare().await?;
         session.epoch = opened.epoch;
@@ -164,6 +164,7 @@ impl Sink for PostgresTarget {
     }
 
     async fn check(&mut self, published: &Published, start: StartMode) -> Result<(), Stop> {
+        self.settings.map.separates(published)?;
         // Without a copy, tables that are missing are met when something changes in them.
         if start == StartMode::Snapshot {
             let session = self.take()?;
@@ -177,7 +178,7 @@ impl Sink for PostgresTarget {
     async fn bind(&mut self, binding: &Binding) -> Result<(), Stop> {
         let sql = "
             UPDATE pgonce.flow SET
-                boundary = $3, timeline = $4, start_mode = $5, published = $6, phase = $7,
+                boundary = $3, timeline = $4, start_mode = $5, published = $6, phase = $7, map = $8,
                 idle_lsn = $3, idle_timeline = $4,
                 stop_code = NULL, stop_text = NULL, stop_hint = NULL, stop_at = NULL, updated_at = pg_catalog.now()
             WHERE name = $1 AND epoch = $2 AND phase = 'new'
@@ -188,8 +189,9 @@ impl Sink for PostgresTarget {
             StartMode::GoForward => ("go-forward", "streaming"),
         };
         let (boundary, timeline) = (lsn(binding.boundary.0), i64::from(binding.timeline));
-        let parameters: [&(dyn ToSql + Sync); 7] =
-            [&&*session.flow, &session.epoch, &boundary, &timeline, &start, &binding.published, &phase];
+        let map = Some(self.settings.map.to_string()).filter(|map| !map.is_empty());
+        let parameters: [&(dyn ToSql + Sync); 8] =
+            [&&*session.flow, &session.epoch, &boundary, &timeline, &start, &binding.published, &phase, &map];
         let done = session.connection.client.execute(sql, &parameters).await;
         match done.map_err(|e| ledger::ledger_stop(&session.flow, e))? {
             1 => {}
@@ -218,6 +220,22 @@ impl Sink for PostgresTarget {
         self.told.extend(schema_copy::after_rows(&self.settings, &session).await?);
         self.told.extend(sequences::at_handoff(&self.settings).await);
         session.under_fence(sql, &[&&*session.flow, &session.epoch]).await?;
+        self.session = Some(session);
+        Ok(())
+    }
+
+    async fn published(&mut self, published: &Published) -> Result<(), Stop> {
+        self.settings.map.separates(published)?;
+        let mut session = self.take()?;
+        session.writer.claim(published);
+        self.session = Some(session);
+        Ok(())
+    }
+
+    async fn remember(&mut self, published: &str) -> Result<(), Stop> {
+        let sql = "UPDATE pgonce.flow SET published = $3, updated_at = pg_catalog.now() WHERE name = $1 AND epoch = $2";
+        let session = self.take()?;
+        session.under_fence(sql, &[&&*session.flow, &session.epoch, &published]).await?;
         self.session = Some(session);
         Ok(())
     }

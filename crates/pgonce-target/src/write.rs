@@ -7,22 +7,30 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use pgonce::connect::SqlConnection;
 use pgonce::pgoutput::{Column, OldTuple, ReplicaIdentity, Tuple};
+use pgonce::published::{Published, PublishedTable};
 use pgonce::relation::Relation;
+use pgonce::stop::Stop;
 use pgonce::transaction::{Change, Transaction};
 use tokio_postgres::types::Type;
 
 use crate::failure::{Failure, unidentified};
 use crate::inflight::{InFlight, Subject};
+use crate::map::{TableMap, TableName, two_into_one};
 use crate::plan::{Planner, Scope};
 use crate::prepared::{Prepared, Turn};
 use crate::run::{InsertRun, RUN_ROWS_MIN};
-use crate::schema::{Mapping, missing_table, read_table};
+use crate::schema::{Mapping, find_table};
 use crate::statement::{self, Locator, Parameter, Statement};
 use crate::value::RawValue;
 
 /// Writes rows one after the other.
 #[derive(Default)]
 pub(crate) struct RowWriter {
+    /// The target's names of tables.
+    map: TableMap,
+    /// Where there is a map: the source table, with its OID, that each of the target's tables is for. Kept when the
+    /// rest is forgotten.
+    claims: HashMap<TableName, (u32, TableName)>,
     /// By the relation's OID.
     tables: HashMap<u32, Table>,
     /// Statements prepared for all tables.
@@ -73,6 +81,11 @@ impl Planner for RowWriter {
 }
 
 impl RowWriter {
+    /// A writer into the tables that `map` names.
+    pub(crate) fn new(map: TableMap) -> RowWriter {
+        RowWriter { map, ..RowWriter::default() }
+    }
+
     async fn change(
         &mut self,
         turn: Turn<'_>,
@@ -262,6 +275,34 @@ impl RowWriter {
         Ok(tables.len() as u64)
     }
 
+    /// Takes note of where the published tables go.
+    pub(crate) fn claim(&mut self, published: &Published) {
+        if !self.map.is_empty() {
+            let claim =
+                |t: &PublishedTable| (self.map.target(&t.schema, &t.name), (t.oid, TableName::new(&t.schema, &t.name)));
+            self.claims = published.tables.iter().map(claim).collect();
+        }
+    }
+
+    /// Refuses a relation whose rows would go where those of another one go: a table that came after the published
+    /// ones were looked at.
+    fn separates(&mut self, relation: &Relation) -> Result<(), Stop> {
+        if self.map.is_empty() {
+            return Ok(());
+        }
+        let source = TableName::new(&relation.schema, &relation.name);
+        let there = self.map.target(&relation.schema, &relation.name);
+        match self.claims.get(&there) {
+            Some((oid, other)) if *oid != relation.oid && *other != source => {
+                Err(two_into_one(&other.to_string(), &source.to_string(), &there))
+            }
+            _ => {
+                self.claims.insert(there, (relation.oid, source));
+                Ok(())
+            }
+        }
+    }
+
     /// How `relation`, as it is described now, lies on the target.
     async fn mapping(
         &mut self,
@@ -276,8 +317,8 @@ impl RowWriter {
         }
         // Every statement before must have gone well, or the question is not answered; see also `InFlight`.
         flight.drain().await?;
-        let table = read_table(&connection.client, &relation.schema, &relation.name).await?;
-        let table = table.ok_or_else(|| missing_table(&relation.schema, &relation.name))?;
+        self.separates(relation)?;
+        let table = find_table(&connection.client, &self.map, &relation.schema, &relation.name).await?;
         let mapping = Arc::new(Mapping::new(relation, table)?);
         let fresh = Table { mapping: Arc::clone(&mapping), statements: HashMap::new() };
         if let Some(stale) = self.tables.insert(relation.oid, fresh) {

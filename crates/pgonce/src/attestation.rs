@@ -3,6 +3,7 @@
 //! A walsender leaves out, without a word, the changes of a table that has left the publication, and its keepalives
 //! move over them. So nothing is acknowledged above a point for which this proof has been made.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::catalog;
 use crate::connect::SqlConnection;
+use crate::partitions::{self, Answers, Watch};
 use crate::position::Boundary;
 use crate::published::Published;
 use crate::stop::{Reason, Side, Stop};
@@ -43,6 +45,8 @@ pub(crate) struct Claim {
     pub(crate) bound: String,
     /// How long the server may take to answer.
     pub(crate) patience: Duration,
+    /// What is known of the partitions.
+    pub(crate) partitions: Arc<Mutex<Watch>>,
 }
 
 impl Attestation {
@@ -107,10 +111,37 @@ async fn prove(claim: &Claim, looks: &mut Looks) -> Result<Option<Boundary>, Sto
         // A change under way is not a fault: the next look will tell.
         return Ok(looks.proved);
     }
-    published(&claim.sql, claim.server_version, &claim.publications, &claim.bound).await?;
+    let now = published(&claim.sql, claim.server_version, &claim.publications, &claim.bound).await?;
+    look(&claim.sql, &now, &claim.partitions).await?;
     looks.proved = looks.looked.max(looks.proved);
     looks.looked = Some(point);
     Ok(looks.proved)
+}
+
+/// Looks whether anything has come over the partitions that the stream does not tell.
+pub(crate) async fn look(sql: &SqlConnection, now: &Published, watch: &Mutex<Watch>) -> Result<(), Stop> {
+    let lock = || watch.lock().unwrap_or_else(PoisonError::into_inner);
+    let roots: BTreeSet<u32> = now.tables.iter().map(|t| t.oid).collect();
+    let questions = lock().questions(&now.partitions, &roots);
+    if questions.nothing_new() {
+        return Ok(());
+    }
+    let mut answers = Answers::default();
+    for partition in &questions.new {
+        match catalog::held_rows(&sql.client, partition).await? {
+            Some(false) => {}
+            Some(true) => drop(answers.filled.insert(partition.oid)),
+            None => drop(answers.unknown.insert(partition.oid)),
+        }
+    }
+    if !questions.gone.is_empty() {
+        answers.existing = catalog::existing(&sql.client, &questions.gone).await?.into_iter().collect();
+    }
+    if questions.storage {
+        answers.point = catalog::insert_position(&sql.client).await?.0;
+    }
+    lock().look(&now.partitions, &roots, &answers);
+    Ok(())
 }
 
 /// What is published now. Refused if something has left since the fingerprint `bound` was taken.
@@ -128,7 +159,13 @@ pub(crate) async fn published(
         }
         _ => stop,
     })?;
-    let missing = now.missing_from(bound);
+    let mut missing = now.missing_from(bound);
+    if !missing.is_empty() {
+        // A partition that was published for itself, and detached, left with its tree: what was committed before is in
+        // the stream, and it is told.
+        let leaves = partitions::leaves_of(bound);
+        missing.retain(|m| !(m.key.starts_with("publishes") && leaves.contains(&m.table)));
+    }
     let gone: Vec<u32> = missing.iter().map(|m| m.table).filter(|oid| *oid != 0).collect();
     let existing = if gone.is_empty() { Vec::new() } else { catalog::existing(&sql.client, &gone).await? };
     // A table that no longer exists has left nothing out; one of the same name made since is another table.

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use tokio_postgres::Client;
 
 use crate::ident::{quote_ident, quote_literal, quote_qualified};
+use crate::partitions::Partition;
 use crate::pgoutput::ReplicaIdentity;
 use crate::position::{Boundary, Lsn};
 use crate::published::{Member, Published, PublishedTable};
@@ -193,23 +194,116 @@ pub async fn published(client: &Client, version: u32, publications: &[String]) -
         }
     }
     let tables = tables(client, version, &names).await?;
-    let roots: Vec<u32> = tables.iter().filter(|t| t.partitioned).map(|t| t.oid).collect();
-    let sql = "SELECT t.relid::oid, t.relid::regclass::text, i.xmin::text FROM pg_catalog.unnest($1::oid[]) u (root), \
-         pg_catalog.pg_partition_tree(u.root::regclass) t JOIN pg_catalog.pg_inherits i ON i.inhrelid = t.relid \
-         WHERE t.relid <> u.root";
-    for row in client.query(sql, &[&roots]).await.map_err(failed)? {
-        let (table, name, attached): (u32, String, String) = (row.get(0), row.get(1), row.get(2));
-        // Published as its root, a partition that was taken out is left out.
-        let key = format!("partition {table} {attached}");
-        members.push(Member { key, label: format!("partition {name}"), table });
-    }
+    let partitions = partitions(client, &tables).await?;
     members.extend(tables.iter().map(|t| Member {
         key: format!("publishes {}", t.oid),
         label: format!("table {t}"),
         table: t.oid,
     }));
     members.sort();
-    Ok(Published { members, tables, warnings })
+    Ok(Published { members, partitions, tables, warnings })
+}
+
+/// Partitions of published roots, and published tables that are partitions. Without a lock on any of them: what holds
+/// one for long (VACUUM FULL) is not waited for.
+async fn partitions(client: &Client, tables: &[PublishedTable]) -> Result<Vec<Partition>, Stop> {
+    let (roots, own): (Vec<&PublishedTable>, Vec<&PublishedTable>) = tables.iter().partition(|t| t.partitioned);
+    let [roots, own] = [roots, own].map(|tables| tables.iter().map(|t| t.oid).collect::<Vec<u32>>());
+    let sql = "WITH RECURSIVE down AS ( \
+           SELECT i.inhparent AS root, i.inhrelid AS oid, i.xmin AS xid, i.cmin::text::int8 AS command \
+           FROM pg_catalog.unnest($1::oid[]) r (oid) JOIN pg_catalog.pg_inherits i ON i.inhparent = r.oid \
+           WHERE NOT i.inhdetachpending \
+           UNION ALL \
+           SELECT d.root, i.inhrelid, i.xmin, \
+             CASE WHEN i.xmin = d.xid THEN greatest(d.command, i.cmin::text::int8) ELSE i.cmin::text::int8 END \
+           FROM down d JOIN pg_catalog.pg_inherits i ON i.inhparent = d.oid WHERE NOT i.inhdetachpending), \
+         up AS ( \
+           SELECT o.oid, i.inhparent AS root, i.xmin::text AS path, i.xmin AS xid, i.cmin::text::int8 AS command \
+           FROM pg_catalog.unnest($2::oid[]) o (oid) JOIN pg_catalog.pg_class c ON c.oid = o.oid AND c.relispartition \
+           JOIN pg_catalog.pg_inherits i ON i.inhrelid = o.oid WHERE NOT i.inhdetachpending \
+           UNION ALL \
+           SELECT u.oid, i.inhparent, u.path || '.' || i.xmin::text, u.xid, u.command \
+           FROM up u JOIN pg_catalog.pg_inherits i ON i.inhrelid = u.root WHERE NOT i.inhdetachpending) \
+         SELECT t.oid, t.root, t.own, t.path, c.relfilenode, c.xmin::text::int8, a.xmin = t.xid, t.command, \
+           pg_catalog.format('partition %I.%I of %I.%I', n.nspname, c.relname, m.nspname, r.relname) \
+         FROM (SELECT oid, root, false AS own, xid::text AS path, xid, command FROM down UNION ALL \
+           SELECT oid, root, true, path, xid, command FROM up u \
+           WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = u.root)) t \
+         JOIN pg_catalog.pg_class c ON c.oid = t.oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         JOIN pg_catalog.pg_class r ON r.oid = t.root JOIN pg_catalog.pg_namespace m ON m.oid = r.relnamespace \
+         LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum = -1 ORDER BY 1";
+    let rows = client.query(sql, &[&roots, &own]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    Ok(rows
+        .iter()
+        .map(|row| Partition {
+            oid: row.get(0),
+            root: row.get(1),
+            own: row.get(2),
+            attached: row.get(3),
+            storage: row.get(4),
+            changed_by: u32::try_from(row.get::<_, i64>(5)).unwrap_or(0),
+            // A row of a system column is written with the table, and never again.
+            made_attached: row.get::<_, Option<bool>>(6).unwrap_or(false),
+            command: row.get(7),
+            label: row.get(8),
+        })
+        .collect())
+}
+
+/// Whether a partition that is new may have held rows when it was attached. `None`: it is locked, and cannot be looked
+/// into now.
+///
+/// One that was made as a partition held none. One that was made and attached by one transaction did, if a row of that
+/// transaction, written by an earlier command, is on its first page. Of any other, rows from before cannot be told from
+/// rows since.
+pub(crate) async fn held_rows(client: &Client, partition: &Partition) -> Result<Option<bool>, Stop> {
+    let Partition { oid, root, ref attached, command, storage, .. } = *partition;
+    if storage == 0 {
+        return Ok(Some(!partition.made_attached));
+    }
+    let ask = async |question: String| {
+        // One message is one transaction: the setting is gone after it.
+        let sql = format!("SELECT pg_catalog.set_config('lock_timeout', '200ms', true); SELECT {question}");
+        let messages = client.simple_query(&sql).await?;
+        Ok::<bool, tokio_postgres::Error>(
+            messages.iter().rev().find_map(|message| match message {
+                tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(|text| text == "t"),
+                _ => None,
+            }) == Some(true),
+        )
+    };
+    let code = |error: &tokio_postgres::Error| error.code().map(|c| c.code().to_owned()).unwrap_or_default();
+    let judged = |asked: Result<bool, tokio_postgres::Error>| match asked {
+        Ok(held) => Ok(Some(held)),
+        Err(error) => match code(&error).as_str() {
+            "55P03" | "40P01" => Ok(None),
+            // Dropped meanwhile, or not ours to read: the next look tells, or it is told though it may be nothing.
+            "42P01" => Ok(None),
+            "42501" => Ok(Some(true)),
+            _ => Err(stop_from_sql(Side::Source, &error)),
+        },
+    };
+    let any = judged(ask(format!("pg_catalog.pg_relation_size({oid}::oid::regclass) > 0")).await)?;
+    if any != Some(true) || !partition.made_attached {
+        return Ok(any);
+    }
+    let names = "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c \
+                 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1";
+    let name = async |oid: u32| {
+        let row = client.query_opt(names, &[&oid]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+        Ok::<_, Stop>(row.map(|row| quote_qualified(row.get(0), row.get(1))))
+    };
+    let (Some(table), Some(root)) = (name(oid).await?, name(root).await?) else { return Ok(None) };
+    let earlier = format!("t.ctid < '(1,0)' AND t.xmin = '{attached}' AND t.cmin::text::int8 < {command}");
+    let direct = ask(format!("EXISTS (SELECT FROM ONLY {table} AS t WHERE {earlier})")).await;
+    match &direct {
+        // The privilege on the root is enough to read it through the root.
+        Err(error) if code(error) == "42501" => {
+            let through = format!("EXISTS (SELECT FROM {root} AS t WHERE t.tableoid = {oid} AND {earlier})");
+            judged(ask(through).await)
+        }
+        _ => judged(direct),
+    }
 }
 
 async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<Vec<PublishedTable>, Stop> {

@@ -262,8 +262,9 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             }
         };
         let published = self.source.published(&flow.binding).await?;
+        self.sink.published(&published).await?;
         let added = published.added_to(&flow.binding.published);
-        let mut warnings = self.source.warnings();
+        let mut warnings = Vec::new();
         warnings.extend(
             added.iter().map(|what| {
                 format!("{what} came after the flow began and is not carried; a change to it stops the flow")
@@ -278,9 +279,13 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         Ok((flow, identity.timeline))
     }
 
-    /// Shows these warnings and the sink's, each once.
+    /// Shows these warnings, the source's and the sink's, each once.
     fn warn(&mut self, mut warnings: Vec<String>) {
+        warnings.extend(self.source.warnings());
         warnings.extend(self.sink.warnings());
+        if warnings.is_empty() {
+            return;
+        }
         self.progress.send_modify(|p| {
             for warning in warnings {
                 if !p.warnings.contains(&warning) {
@@ -288,6 +293,15 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 }
             }
         });
+    }
+
+    /// What was noticed of partitions is said, and stored: it must not be forgotten with the session.
+    async fn take_news(&mut self) -> Result<(), Stop> {
+        self.warn(Vec::new());
+        match self.source.to_remember() {
+            Some(published) => self.sink.remember(&published).await,
+            None => Ok(()),
+        }
     }
 
     /// Copies the tables that have not been copied, each with its own boundary.
@@ -453,6 +467,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             self.source.ask_position();
         }
         self.take_attested(state)?;
+        self.take_news().await?;
         if now >= state.idle_at {
             state.idle_at = now + self.options.idle_interval;
             self.persist_idle(state).await?;
@@ -513,6 +528,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             self.take_attested(state)?;
             sleep(Duration::from_millis(10)).await;
         }
+        self.take_news().await?;
         self.persist_idle(state).await?;
         self.acknowledge(state);
         Ok(())

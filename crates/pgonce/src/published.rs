@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use crate::partitions::{self, Partition};
 use crate::pgoutput::ReplicaIdentity;
 
 /// The publications of a flow and the tables they publish, at one moment.
@@ -10,6 +11,8 @@ use crate::pgoutput::ReplicaIdentity;
 pub struct Published {
     /// Lines of the fingerprint, sorted: see [`Published::fingerprint`].
     pub(crate) members: Vec<Member>,
+    /// Partitions of published roots, and published tables that are partitions.
+    pub(crate) partitions: Vec<Partition>,
     /// The tables, by schema and name.
     pub tables: Vec<PublishedTable>,
     /// What the publications leave out, and what follows from how they are made, in words for the operator.
@@ -64,11 +67,15 @@ impl fmt::Display for PublishedTable {
 impl Published {
     /// Text that is equal as long as nothing has left the publications or been made anew: a line for each
     /// publication, each membership and each table that is published. What follows ` # ` in a line is for people and
-    /// not compared.
+    /// not compared. Lines of partitions are not compared here: see [`partitions`](crate::partitions).
     pub fn fingerprint(&self) -> String {
         let mut text = String::new();
         for member in &self.members {
             text.push_str(&format!("{} # {}\n", member.key, member.label.replace('\n', " ")));
+        }
+        for partition in &self.partitions {
+            text.push_str(&partition.line().replace('\n', " "));
+            text.push('\n');
         }
         text
     }
@@ -76,7 +83,8 @@ impl Published {
     /// What `stored` (a fingerprint) had and this one has not: changes may have been left out of the stream.
     pub(crate) fn missing_from(&self, stored: &str) -> Vec<Member> {
         let here: HashSet<&str> = self.members.iter().map(|m| m.key.as_str()).collect();
-        stored.lines().filter_map(Member::parse).filter(|member| !here.contains(member.key.as_str())).collect()
+        let compared = stored.lines().filter(|line| !partitions::is_line(line));
+        compared.filter_map(Member::parse).filter(|member| !here.contains(member.key.as_str())).collect()
     }
 
     /// Labels of what this one has and `stored` (a fingerprint) had not.
@@ -91,7 +99,7 @@ impl Member {
         let (key, label) = line.split_once(" # ")?;
         let mut words = key.split(' ');
         let table = match (words.next()?, words.next()?, words.next()) {
-            ("member", _, Some(table)) | ("publishes" | "partition", table, _) => table.parse().ok()?,
+            ("member", _, Some(table)) | ("publishes", table, _) => table.parse().ok()?,
             _ => 0,
         };
         Some(Member { key: key.to_owned(), label: label.to_owned(), table })
@@ -114,11 +122,13 @@ mod tests {
                 member("publication 5 1111", 0),
                 member("publishes 16384", 16384),
             ],
+            partitions: Vec::new(),
             tables: Vec::new(),
             warnings: Vec::new(),
         };
         let after = Published {
             members: vec![member("publication 5 1111", 0), member("publishes 16390", 16390)],
+            partitions: Vec::new(),
             tables: Vec::new(),
             warnings: Vec::new(),
         };

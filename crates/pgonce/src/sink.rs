@@ -72,6 +72,19 @@ pub trait Sink: Send {
         async { Ok(()) }
     }
 
+    /// What is published, at the beginning of each session, before anything is copied or written: refuses what cannot
+    /// be carried.
+    fn published(&mut self, published: &Published) -> impl Future<Output = Result<(), Stop>> + Send {
+        let _ = published;
+        async { Ok(()) }
+    }
+
+    /// Stores what the flow is to remember of what is published, in place of what [`bind`](Sink::bind) stored.
+    fn remember(&mut self, published: &str) -> impl Future<Output = Result<(), Stop>> + Send {
+        let _ = published;
+        async { Ok(()) }
+    }
+
     /// What the operator should know and what does not stop the flow, since the last call.
     fn warnings(&mut self) -> Vec<String> {
         Vec::new()

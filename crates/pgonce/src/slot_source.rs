@@ -1,6 +1,6 @@
 //! A source that reads a replication slot.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio_postgres::Client;
@@ -9,6 +9,7 @@ use crate::assemble::SpillSettings;
 use crate::attestation::{self, Attestation, Claim};
 use crate::catalog::{self, SlotState};
 use crate::connect::{ConnectionSettings, SqlConnection, connect_sql};
+use crate::partitions::Watch;
 use crate::position::{Boundary, Durable};
 use crate::published::Published;
 use crate::replication::{Receiver, ReceiverSettings, ReplicationSession, StartOptions};
@@ -68,6 +69,8 @@ struct Session {
     identity: SourceIdentity,
     receiver: Option<Receiver>,
     attestation: Option<Attestation>,
+    /// Since [`Source::published`].
+    partitions: Option<Arc<Mutex<Watch>>>,
 }
 
 impl std::fmt::Debug for Session {
@@ -184,6 +187,7 @@ impl Source for SlotSource {
             identity: identity.clone(),
             receiver: None,
             attestation: None,
+            partitions: None,
         });
         Ok(identity)
     }
@@ -233,6 +237,9 @@ impl Source for SlotSource {
         let session = self.session()?;
         let version = session.identity.server_version;
         let now = attestation::published(&session.sql, version, &publications, &binding.published).await?;
+        let watch = Arc::new(Mutex::new(Watch::new(&binding.published)));
+        attestation::look(&session.sql, &now, &watch).await?;
+        session.partitions = Some(watch);
         self.warnings.extend(now.warnings.iter().cloned());
         self.warn_of_unpublished(&now).await?;
         Ok(now)
@@ -274,6 +281,7 @@ impl Source for SlotSource {
             publications: settings.publications,
             bound: stored.binding.published.clone(),
             patience: silence_max(wal_sender_timeout),
+            partitions: session.partitions.clone().unwrap_or_default(),
         }));
         session.receiver = Some(Receiver::start(
             streaming,
@@ -291,7 +299,10 @@ impl Source for SlotSource {
     async fn receive(&mut self, events: &mut Vec<Event>) -> Result<(), Stop> {
         let receiver = self.session()?.receiver.as_ref();
         let receiver = receiver.ok_or_else(|| Stop::internal("received before the stream was started"))?;
-        receiver.queue.take(events).await
+        let first = events.len();
+        receiver.queue.take(events).await?;
+        self.note_received(&events[first..]);
+        Ok(())
     }
 
     fn acknowledge(&mut self, position: Durable<Boundary>) {
@@ -319,7 +330,13 @@ impl Source for SlotSource {
     }
 
     fn warnings(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.warnings)
+        let mut warnings = std::mem::take(&mut self.warnings);
+        warnings.extend(self.partitions(Watch::to_tell).unwrap_or_default());
+        warnings
+    }
+
+    fn to_remember(&mut self) -> Option<String> {
+        self.partitions(Watch::to_store).flatten()
     }
 
     async fn close(&mut self) {
@@ -332,6 +349,30 @@ impl Source for SlotSource {
 }
 
 impl SlotSource {
+    /// Asks what is known of the partitions.
+    fn partitions<T>(&self, ask: impl FnOnce(&mut Watch) -> T) -> Option<T> {
+        let watch = self.session.as_ref()?.partitions.as_ref()?;
+        Some(ask(&mut watch.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Which TRUNCATEs the stream brought, and how far it has come.
+    fn note_received(&self, events: &[Event]) {
+        self.partitions(|watch| {
+            for event in events {
+                match event {
+                    Event::Transaction(transaction) => {
+                        if !transaction.truncated.is_empty() {
+                            watch.truncated(transaction.xid, &transaction.truncated);
+                        }
+                        watch.received(transaction.end().0);
+                    }
+                    Event::Reported { point, open: false } => watch.received(point.0),
+                    Event::Reported { open: true, .. } => {}
+                }
+            }
+        });
+    }
+
     /// Fills in who holds the slot, where a start was refused for that.
     async fn name_the_holder(&mut self, stop: Stop) -> Stop {
         let Reason::SlotInUse { slot, .. } = stop.reason() else { return stop };

@@ -58,6 +58,12 @@ pub trait Source: Send {
         Vec::new()
     }
 
+    /// What the flow should remember of what is published, in place of [`Binding::published`], if that has changed since
+    /// the last call.
+    fn to_remember(&mut self) -> Option<String> {
+        None
+    }
+
     /// Ends the session in good order: the last acknowledgement is sent, the slot is let go.
     fn close(&mut self) -> impl Future<Output = ()> + Send;
 }

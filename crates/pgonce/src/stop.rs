@@ -193,6 +193,14 @@ pub enum Reason {
         /// What to do about it.
         hint: String,
     },
+    /// The flow began with other names on the target: rows would go elsewhere from here on.
+    #[error("the map of flow {flow} is not the one that it began with: {what}")]
+    MapChanged {
+        /// The flow.
+        flow: String,
+        /// What changed.
+        what: String,
+    },
     /// A table that is to be copied holds rows on the target.
     #[error("not empty on the target, so that the initial copy would add to it: {}", tables.join(", "))]
     TargetNotEmpty {
@@ -361,6 +369,7 @@ impl Reason {
             Reason::SourceNotReady { .. } => ("source_not_ready", false, F::Source),
             Reason::TargetNotReady { .. } => ("target_not_ready", false, F::Target),
             Reason::SchemaMismatch { .. } => ("schema_mismatch", false, F::Target),
+            Reason::MapChanged { .. } => ("map_changed", false, F::Usage),
             Reason::TargetNotEmpty { .. } => ("target_not_empty", false, F::Target),
             Reason::TransactionFailed { .. } => ("transaction_failed", false, F::Apply),
             Reason::RowConflict { .. } => ("row_conflict", false, F::Apply),
@@ -425,6 +434,10 @@ impl Reason {
                 "Changes made in between may never have been sent, so going on could lose them. A table that was \
                 merely added: \
                  take it out again (ALTER PUBLICATION ... DROP TABLE ...) and the flow goes on. Otherwise: {RESET}"
+            ),
+            Reason::MapChanged { .. } => format!(
+                "A flow keeps its map: put `map` back to what it was (`pgonce status` shows it). To carry the tables \
+                elsewhere, start over with the new map. {RESET}"
             ),
             Reason::TargetNotEmpty { tables } => format!(
                 "If its rows may go, on the target: TRUNCATE {}; (tables that reference them have to be named \

@@ -22,6 +22,8 @@ pub struct Transaction {
     pub(crate) commit_time: PgTime,
     pub(crate) origin: Option<Arc<str>>,
     pub(crate) change_count: u64,
+    /// OIDs of relations that were truncated.
+    pub(crate) truncated: Arc<[u32]>,
     pub(crate) digest: Digest,
     pub(crate) body: Body,
     /// The relations known when the transaction began.

@@ -5,11 +5,12 @@ use std::str::FromStr;
 
 use clap::Args;
 use pgonce::assemble::SpillSettings;
+use pgonce::partitions;
 use pgonce::pipeline::{Finished, Pipeline, PipelineOptions, Progress, Until};
 use pgonce::position::Lsn;
 use pgonce::sink::{Sink, StartMode};
 use pgonce::slot_source::{SlotSettings, SlotSource};
-use pgonce::stop::Stop;
+use pgonce::stop::{Side, Stop};
 use pgonce_target::{PostgresTarget, TargetSettings};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 use super::block_on;
 use crate::config::flags::FlowOptions;
 use crate::config::{self, FlowConfig, Publish};
+use crate::facts;
 use crate::failure::Failure;
 use crate::lock::DataDir;
 use crate::output::{Output, Tone};
@@ -33,6 +35,9 @@ pub struct RunArguments {
     /// End with status 0 when everything before this point is durable on the target: `now`, or an LSN as in 16/B374D848
     #[arg(long, value_name = "now|LSN", value_parser = parse_until)]
     pub until: Option<Until>,
+    /// What was noted of the partitions of this table (or of this partition) is mended on the target: note it no more
+    #[arg(long, value_name = "SCHEMA.TABLE")]
+    pub mended: Vec<String>,
     /// The flow
     #[command(flatten)]
     pub options: FlowOptions,
@@ -54,7 +59,36 @@ pub fn execute(arguments: &RunArguments, output: Output) -> Result<(), Failure> 
     let config = config::load(&arguments.options)?;
     let data_dir = DataDir::take(&config.data_dir)?;
     let spill = data_dir.spill()?;
-    block_on(run(config, arguments.until, spill, output))
+    block_on(async {
+        if !arguments.mended.is_empty() {
+            mended(&config, &arguments.mended, output).await?;
+        }
+        run(config, arguments.until, spill, output).await
+    })
+}
+
+/// Forgets what was noted of partitions.
+async fn mended(config: &FlowConfig, names: &[String], output: Output) -> Result<(), Failure> {
+    let flow = config.flow.as_str();
+    let target = facts::connect(&config.target.connection, Side::Target).await?;
+    let status = pgonce_target::read_status(&target.client, flow).await?;
+    let Some(stored) = status.and_then(|status| status.published) else {
+        let text = format!("--mended {}: flow {flow} has not begun", names.join(", "));
+        return Err(Failure::usage(text, "Leave it out: nothing has been noted yet."));
+    };
+    let mut published = stored.clone();
+    for name in names {
+        published = partitions::mended(&published, name).ok_or_else(|| {
+            let text = format!("--mended {name}: nothing is noted of a table or partition of this name");
+            Failure::usage(text, "`pgonce status` shows what is, with the names: write them as they stand there.")
+        })?;
+    }
+    if !pgonce_target::replace_published(&target.client, flow, &stored, &published).await? {
+        let text = format!("--mended: flow {flow} has just been written by another process");
+        return Err(Failure::usage(text, "Stop it, then type this again."));
+    }
+    output.note(&format!("taken as mended: {}", names.join(", ")));
+    Ok(())
 }
 
 async fn run(config: FlowConfig, until: Option<Until>, spill: PathBuf, output: Output) -> Result<(), Failure> {
@@ -94,6 +128,7 @@ fn slot_settings(config: &FlowConfig, spill: PathBuf) -> SlotSettings {
 fn target_settings(config: &FlowConfig) -> TargetSettings {
     let mut settings = TargetSettings::new(config.flow.as_str(), config.target.connection.clone());
     settings.durability = config.target.synchronous_commit;
+    settings.map = config.map.clone();
     settings
 }
 
@@ -106,7 +141,7 @@ fn introduce(config: &FlowConfig, guarantee: &str, output: Output) {
             "event": "started", "version": super::version::VERSION, "pid": std::process::id(),
             "flow": config.flow.as_str(), "source": source, "source_id": config.source.id, "target": target,
             "slot": config.source.slot, "publications": config.source.publish.names(), "jobs": config.jobs,
-            "start": start_word(config.start), "guarantee": guarantee,
+            "map": config.map.to_string().lines().collect::<Vec<_>>(), "start": start_word(config.start), "guarantee": guarantee,
             "data_dir": config.data_dir.display().to_string(),
         }));
         return;
@@ -125,6 +160,9 @@ fn introduce(config: &FlowConfig, guarantee: &str, output: Output) {
     list.pair("target", target);
     list.pair("slot", &config.source.slot);
     list.pair("publication", format!("{publications}{tables}"));
+    for entry in config.map.to_string().lines() {
+        list.pair("map", entry);
+    }
     list.pair("start", start_word(config.start));
     list.pair("guarantee", guarantee);
     list.pair("data directory", config.data_dir.display().to_string());

@@ -199,6 +199,9 @@ impl Status {
         if let Some(stop) = self.stop() {
             list_stop(stop, doing, &mut list);
         }
+        for warning in state.map_or(&[][..], |state| &state.warnings) {
+            list.toned("warning", warning.as_str(), Tone::Warning);
+        }
         list.gap();
         list.pair("source", config.source.connection.to_string());
         match &self.source {
@@ -321,6 +324,9 @@ fn list_state(state: &FlowState, list: &mut Listing) {
         let (tables, rows) = (counted(state.copied.len() as u64, "table", "tables"), counted(rows, "row", "rows"));
         list.pair("copied", format!("{tables}, {rows}{so_far}"));
     }
+    for entry in &state.map {
+        list.pair("map", entry);
+    }
     let holder = state.holder.as_deref().unwrap_or("nobody yet");
     list.pair("writer", format!("{holder}, epoch {}", state.epoch));
 }
@@ -351,6 +357,7 @@ fn state_object(state: &FlowState, stop: Option<&StoredStop>) -> Value {
         .map(|table| json!({"table": table.name, "rows": table.rows, "boundary_lsn": table.boundary.to_string()}));
     json!({
         "phase": phase_word(state.phase), "epoch": state.epoch, "holder": state.holder, "alive": state.alive,
+        "map": state.map, "warnings": state.warnings,
         "checkpoint": state.checkpoint.map(|c| json!({
             "timeline": c.timeline, "commit_lsn": c.commit.to_string(), "end_lsn": c.end.to_string(),
             "commit_time": state.commit_time.map(utc),

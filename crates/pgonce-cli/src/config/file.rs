@@ -171,14 +171,36 @@ impl Reader<'_> {
             Node::List(items) if key.kind == Kind::List => {
                 items.into_iter().map(|item| self.value(key, item.value, self.place(item.referenced))).collect()
             }
+            Node::Map(entries) if key.kind == Kind::Map => self.pairs(key, entries),
             Node::Map(entries) if key.kind == Kind::Url => Ok(vec![self.secret(key, entries, place)?]),
             node => Ok(vec![self.value(key, node, place)?]),
         }
     }
 
+    /// `SOURCE: TARGET` for each entry, as the flag has them.
+    fn pairs(&self, key: &Key, entries: Vec<(Spanned<String>, Spanned<Node>)>) -> Result<Vec<Given>, ConfigError> {
+        let pair = |(name, value): (Spanned<String>, Spanned<Node>)| {
+            let place = self.place(name.referenced);
+            let target = match value.value {
+                Node::Text(target) => target,
+                Node::Null => {
+                    let what = format!("`{}` in `{}` has no value", name.value, key.path);
+                    return Err(ConfigError::at(&place, what, "Give it the target's name, or remove the line."));
+                }
+                other => {
+                    let what = format!("`{}` in `{}` holds {}", name.value, key.path, other.kind());
+                    return Err(ConfigError::at(&place, what, format!("Allowed: {}.", key.allowed())));
+                }
+            };
+            let target = self.expanded(key, &target, place.clone())?;
+            Ok(Given { text: format!("{}={}", name.value, target.text), ..target })
+        };
+        entries.into_iter().map(pair).collect()
+    }
+
     fn value(&self, key: &Key, node: Node, place: Place) -> Result<Given, ConfigError> {
         let text = match (node, key.kind) {
-            (Node::Text(text), _) => return self.expanded(key, &text, place),
+            (Node::Text(text), kind) if kind != Kind::Map => return self.expanded(key, &text, place),
             (Node::Number(text), Kind::Count(_) | Kind::Text | Kind::List) => text,
             (Node::Boolean(value), Kind::Boolean) => value.to_string(),
             // Some read `off` as YAML 1.1 does.

@@ -166,6 +166,17 @@ pub static KEYS: &[Key] = &[
         more: "Either way the source is only told of what the target has flushed, so that `off` costs no safety.",
     },
     Key {
+        path: "map",
+        flag: "map",
+        value: "SOURCE=TARGET",
+        kind: Kind::Map,
+        default: Fallback::Words("every table keeps its name"),
+        example: "{public: app}",
+        help: "The target's name of a schema (public=app) or a table (public.orders=app.orders)",
+        more: "Where it is another one than on the source. Names with dots or capitals stand in double quotes. It cannot \
+               change while the flow lives.",
+    },
+    Key {
         path: "stream",
         flag: "stream",
         value: "STREAM",

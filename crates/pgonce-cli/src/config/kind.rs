@@ -24,6 +24,8 @@ pub enum Kind {
     Count(u64),
     /// `true` or `false`.
     Boolean,
+    /// Pairs of names: keys and values in the file, `SOURCE=TARGET` elsewhere.
+    Map,
 }
 
 /// What a reference in a string of the file looks like to a JSON schema.
@@ -40,6 +42,7 @@ impl Kind {
             Kind::Choice(words) => words.join(" or "),
             Kind::Count(most) => format!("a whole number from 1 to {most}"),
             Kind::Boolean => "true or false".to_owned(),
+            Kind::Map => "names of the source with those of the target, as in `public: app`".to_owned(),
         }
     }
 
@@ -50,6 +53,7 @@ impl Kind {
             Kind::Text | Kind::Count(_) => argument.action(ArgAction::Set).value_hint(ValueHint::Other),
             Kind::Directory => argument.action(ArgAction::Set).value_hint(ValueHint::DirPath),
             Kind::List => argument.action(ArgAction::Append).value_delimiter(',').value_hint(ValueHint::Other),
+            Kind::Map => argument.action(ArgAction::Append).value_hint(ValueHint::Other),
             Kind::Choice(words) => argument.action(ArgAction::Set).value_parser(PossibleValuesParser::new(words)),
             Kind::Boolean => {
                 let words = PossibleValuesParser::new(["true", "false"]);
@@ -61,14 +65,18 @@ impl Kind {
     /// The values in an environment variable.
     pub fn in_variable(self, text: &str) -> Vec<String> {
         match self {
-            Kind::List => text.split(',').map(|part| part.trim().to_owned()).collect(),
+            Kind::List | Kind::Map => text.split(',').map(|part| part.trim().to_owned()).collect(),
             _ => vec![text.to_owned()],
         }
     }
 
     /// How several values are given on the command line and in a variable, in a sentence; none where there is one.
     pub fn several(self) -> Option<&'static str> {
-        (self == Kind::List).then_some("As a flag: separated by commas, or the flag again")
+        match self {
+            Kind::List => Some("As a flag: separated by commas, or the flag again"),
+            Kind::Map => Some("As a flag: again for each pair; as a variable: separated by commas"),
+            _ => None,
+        }
     }
 
     /// The values for a program.
@@ -76,6 +84,10 @@ impl Kind {
         let last = given.last().map(|given| given.text.as_str()).unwrap_or_default();
         match self {
             Kind::List => given.iter().map(|given| given.text.as_str()).collect(),
+            Kind::Map => {
+                let pairs = given.iter().filter_map(|given| given.text.split_once('='));
+                pairs.map(|(source, target)| (source.to_owned(), Value::from(target))).collect()
+            }
             Kind::Count(_) => last.parse::<u64>().map_or_else(|_| last.into(), Value::from),
             Kind::Boolean => last.parse::<bool>().map_or_else(|_| last.into(), Value::from),
             _ => last.into(),
@@ -107,6 +119,7 @@ impl Kind {
             Kind::Choice(words) => json!({"anyOf": [{"enum": words}, referring]}),
             Kind::Count(most) => json!({"anyOf": [{"type": "integer", "minimum": 1, "maximum": most}, referring]}),
             Kind::Boolean => json!({"anyOf": [{"type": "boolean"}, referring]}),
+            Kind::Map => json!({"type": "object", "additionalProperties": {"type": "string", "minLength": 1}}),
         }
     }
 }

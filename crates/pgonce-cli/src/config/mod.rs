@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use pgonce::connect::{ConnectionSettings, Environment, ParseConnectionError};
 use pgonce::sink::StartMode;
-use pgonce_target::SynchronousCommit;
+use pgonce_target::{SynchronousCommit, TableMap};
 
 use self::flags::{DEFAULT_FILE, FlowOptions};
 use self::keys::{Key, key};
@@ -37,6 +37,8 @@ pub struct FlowConfig {
     pub source: SourceConfig,
     /// Where changes go.
     pub target: TargetConfig,
+    /// The target's names of tables.
+    pub map: TableMap,
     /// What an empty checkpoint means.
     pub start: StartMode,
     /// How many tables may be copied at a time.
@@ -185,6 +187,7 @@ impl FlowConfig {
                     _ => SynchronousCommit::Off,
                 },
             },
+            map: table_map(raw)?,
             start,
             jobs: jobs(raw)?,
             data_dir: data_dir(raw, &flow)?,
@@ -291,6 +294,17 @@ fn choice<'a>(raw: &'a Raw, key: &Key) -> Result<Option<&'a str>, ConfigError> {
     }
     let what = format!("{} is not a value of `{}`", given.quoted(), key.path);
     Err(ConfigError::at(&given.place, what, format!("Allowed: {}.", key.allowed())))
+}
+
+fn table_map(raw: &Raw) -> Result<TableMap, ConfigError> {
+    let mut map = TableMap::default();
+    for given in raw.list(key("map")) {
+        map.add(&given.text).map_err(|error| {
+            let what = if given.shown { error.what } else { "the entry has no meaning".to_owned() };
+            ConfigError::at(&given.place, format!("`map`: {what}"), error.hint)
+        })?;
+    }
+    Ok(map)
 }
 
 fn refuse_stream(raw: &Raw) -> Result<(), ConfigError> {

@@ -22,7 +22,7 @@ use pgonce::published::Published;
 use pgonce::sink::Binding;
 use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::source::{Source, SourceIdentity};
-use pgonce::stop::Side;
+use pgonce::stop::{Reason, Side, Stop};
 use pgonce_target::{FlowPhase, FlowStatus};
 
 use self::compare::Point;
@@ -74,6 +74,10 @@ async fn examine(config: &FlowConfig, options: &VerifyOptions, report: &mut Repo
     let target = compare::connect(&config.target.connection, Side::Target).await?;
     let source = compare::connect(&config.source.connection, Side::Source).await?;
     let status = status_of(&target.client, flow).await?;
+    if let Some(what) = config.map.differs_from(status.map.as_deref()) {
+        let reason = Reason::MapChanged { flow: status.flow.clone(), what };
+        return Err(Problem::from(&Stop::from(reason)).into());
+    }
     let (published, publications) = published(config, &status).await?;
     let chosen = choose(&published, &options.tables)?;
     let watch = Watch {
@@ -103,13 +107,19 @@ async fn examine(config: &FlowConfig, options: &VerifyOptions, report: &mut Repo
     let names = published.tables.iter().map(|table| (table.schema.clone(), table.name.clone()));
     let names: BTreeSet<tables::TableName> = names.collect();
     if options.tables.is_empty() {
-        let on_source: BTreeSet<tables::TableName> = sources.keys().chain(&names).cloned().collect();
+        let there = |(schema, name): &tables::TableName| {
+            let there = config.map.target(schema, name);
+            (there.schema, there.name)
+        };
+        let on_source: BTreeSet<tables::TableName> = sources.keys().chain(&names).map(there).collect();
         report.only_on_target = tables::others(&targets, &on_source);
         report.not_published = tables::others(&sources, &names);
     }
     let plans = published.tables.iter().filter(|table| chosen.contains(&table.to_string())).map(|table| {
         let name = (table.schema.clone(), table.name.clone());
-        tables::plan(table, sources.get(&name), targets.get(&name))
+        let there = config.map.target(&table.schema, &table.name);
+        let found = targets.get(&(there.schema.clone(), there.name.clone()));
+        tables::plan(table, &there, sources.get(&name), found)
     });
     report.tables = compare::tables(&here, &there, plans.collect(), options.jobs, options.shown).await?;
     for table in &mut report.tables {

@@ -200,6 +200,9 @@ pub enum Outcome {
 pub struct TableReport {
     /// Schema and name.
     pub table: String,
+    /// Schema and name on the target, where they are others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_table: Option<String>,
     /// What was found.
     pub outcome: Outcome,
     /// Why it cannot be said, where it cannot.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pgonce::published::PublishedTable;
 use pgonce::sql_error::stop_from_sql;
 use pgonce::stop::{Side, Stop};
+use pgonce_target::TableName as TargetName;
 use tokio_postgres::Client;
 
 use super::report::{NotCompared, Outcome, Problem, TableReport};
@@ -90,10 +91,17 @@ pub struct TablePlan {
     pub scans: Option<(Scan, Scan)>,
 }
 
-/// Maps a published table to the target's table of that name.
-pub fn plan(published: &PublishedTable, source: Option<&TableInfo>, target: Option<&TableInfo>) -> TablePlan {
+/// Maps a published table to the target's table of the name `there`.
+pub fn plan(
+    published: &PublishedTable,
+    there: &TargetName,
+    source: Option<&TableInfo>,
+    target: Option<&TableInfo>,
+) -> TablePlan {
+    let renamed = (&there.schema, &there.name) != (&published.schema, &published.name);
     let mut report = TableReport {
         table: published.to_string(),
+        target_table: renamed.then(|| there.to_string()),
         outcome: Outcome::NotComparable,
         reason: None,
         source: None,
@@ -108,8 +116,8 @@ pub fn plan(published: &PublishedTable, source: Option<&TableInfo>, target: Opti
     let Some(target) = target.filter(|target| matches!(target.kind, 'r' | 'p')) else {
         report.reason = Some(Problem::new(
             "schema_mismatch",
-            format!("table {published} does not exist on the target"),
-            "Create it there, or take it out of the publication.",
+            format!("table {there} does not exist on the target"),
+            "Create it there, or take the source's out of the publication.",
         ));
         return TablePlan { report, scans: None };
     };
@@ -148,7 +156,7 @@ pub fn plan(published: &PublishedTable, source: Option<&TableInfo>, target: Opti
     if !lacking.is_empty() {
         report.reason = Some(Problem::new(
             "schema_mismatch",
-            format!("the target's table {published} lacks the published column {}", lacking.join(", ")),
+            format!("the target's table {there} lacks the published column {}", lacking.join(", ")),
             "Add it there (and copy its values), or take it out of the publication's column list.",
         ));
         return TablePlan { report, scans: None };
@@ -165,7 +173,13 @@ pub fn plan(published: &PublishedTable, source: Option<&TableInfo>, target: Opti
         columns: report.columns.clone(),
         key,
     };
-    let there = Scan { with_children: target.kind == 'p', filter: None, ..here.clone() };
+    let there = Scan {
+        schema: there.schema.clone(),
+        name: there.name.clone(),
+        with_children: target.kind == 'p',
+        filter: None,
+        ..here.clone()
+    };
     TablePlan { report, scans: Some((here, there)) }
 }
 
@@ -196,6 +210,10 @@ mod tests {
             bytes: 0,
             rows_estimated: 0,
         }
+    }
+
+    fn plan(published: &PublishedTable, source: Option<&TableInfo>, target: Option<&TableInfo>) -> TablePlan {
+        super::plan(published, &TargetName::new("public", "t"), source, target)
     }
 
     fn table(columns: &[(&str, &str, bool)]) -> TableInfo {
@@ -238,6 +256,17 @@ mod tests {
         assert!(
             lacking.scans.is_none() && lacking.report.reason.is_some_and(|reason| reason.text.ends_with("column id"))
         );
+    }
+
+    #[test]
+    fn a_table_of_another_name_is_read_under_it_and_both_names_are_reported() {
+        let both = table(&[("id", "integer", false)]);
+        let there = TargetName::new("app", "u");
+        let plan = super::plan(&published(&["id"], &["id"]), &there, Some(&both), Some(&both));
+        let (source, target) = plan.scans.expect("comparable");
+        assert_eq!((source.schema.as_str(), source.name.as_str()), ("public", "t"));
+        assert_eq!((target.schema.as_str(), target.name.as_str()), ("app", "u"));
+        assert_eq!(plan.report.target_table.as_deref(), Some("app.u"));
     }
 
     #[test]

@@ -118,7 +118,9 @@ fn cells(table: &TableReport) -> [String; 6] {
         Outcome::Different => "DIFFERENT",
         Outcome::NotComparable => "not comparable",
     };
-    [table.table.clone(), rows(&table.source), rows(&table.target), keys, content, word.to_owned()]
+    let both = |there: &String| format!("{} -> {there}", table.table);
+    let name = table.target_table.as_ref().map_or_else(|| table.table.clone(), both);
+    [name, rows(&table.source), rows(&table.target), keys, content, word.to_owned()]
 }
 
 /// The beginnings of two checksums.

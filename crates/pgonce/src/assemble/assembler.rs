@@ -26,6 +26,7 @@ struct Open {
     described: Vec<(u64, Arc<Relation>)>,
     entries: u64,
     change_count: u64,
+    truncated: Vec<u32>,
 }
 
 /// What a message brought to an end.
@@ -96,7 +97,10 @@ impl Assembler {
         let message = decode_message(bytes, false)?;
         match message {
             Message::Insert { .. } | Message::Update { .. } | Message::Delete { .. } => self.change(bytes, 1)?,
-            Message::Truncate { relations, .. } => self.change(bytes, relations.len() as u64)?,
+            Message::Truncate { relations, .. } => {
+                self.change(bytes, relations.len() as u64)?;
+                self.open_mut("Truncate")?.truncated.extend(relations);
+            }
             Message::LogicalMessage(message) if message.transactional => self.change(bytes, 1)?,
             Message::LogicalMessage(message) => return Ok(Assembled::Message(message.lsn)),
             Message::Relation(body) => self.describe(&body),
@@ -113,6 +117,7 @@ impl Assembler {
                     described: Vec::new(),
                     entries: 0,
                     change_count: 0,
+                    truncated: Vec::new(),
                 });
             }
             Message::Origin { name, .. } => self.open_mut("Origin")?.origin = Some(name.into()),
@@ -136,6 +141,7 @@ impl Assembler {
                     commit_time,
                     origin: open.origin,
                     change_count: open.change_count,
+                    truncated: open.truncated.into(),
                     digest,
                     body,
                     relations: open.relations,
