@@ -3,6 +3,7 @@
 //! [`PostgresTarget`] is the [`Sink`](pgonce::sink::Sink); it keeps its state in the schema `pgonce` of the target
 //! ([`LEDGER_SQL`]). [`read_status`], [`list_flows`] and [`remove_flow`] are for commands that look at that state.
 
+mod copy_target;
 mod failure;
 mod inflight;
 mod ledger;
@@ -13,6 +14,7 @@ mod prepared;
 mod run;
 mod schema;
 mod schema_copy;
+mod scope;
 mod sequences;
 mod session;
 mod settings;
@@ -23,6 +25,7 @@ mod value;
 mod write;
 
 pub use ledger::{LEDGER_SQL, LEDGER_VERSION};
+pub use load::PostgresLoader;
 pub use map::{MapError, TableMap, TableName};
 pub use schema_copy::SchemaCopy;
 pub use sequences::{Position, Sequence, Sequences, Standing};

@@ -291,7 +291,7 @@ async fn read_table(client: &Client, table: &TableName) -> Result<Option<TargetT
 }
 
 /// The reason for a source table that the target does not have.
-fn missing_table(source: &TableName, there: &TableName) -> Stop {
+pub(crate) fn missing_table(source: &TableName, there: &TableName) -> Stop {
     let quoted = shell_quoted(&quote_qualified(&source.schema, &source.name));
     let dump = format!(
         "pg_dump --schema-only --no-owner --no-privileges --no-publications --no-subscriptions --table={quoted} SOURCE"
