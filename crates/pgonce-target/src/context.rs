@@ -22,7 +22,7 @@ pub(crate) fn copy_place(context: &str, table: &str, columns: &[&str]) -> CopyPl
         let column = named.and_then(|(_, rest)| {
             columns
                 .iter()
-                .filter(|column| rest.strip_prefix(column).is_some_and(|rest| rest.starts_with(": ")))
+                .filter(|column| rest.strip_prefix(**column).is_some_and(|rest| rest.starts_with(": ")))
                 .max_by_key(|column| column.len())
         });
         Some(CopyPlace { row: Some(row), column: column.map(|column| (*column).to_owned()) })

@@ -7,12 +7,13 @@ use futures_util::SinkExt;
 use pgonce::position::Boundary;
 use pgonce::published::{Published, PublishedTable};
 use pgonce::snapshot::TableRows;
-use pgonce::sql_error::{condition, fault_of, passes};
+use pgonce::sql_error::{TARGET_ENCODING, condition, fault_of, is_encoding, passes};
 use pgonce::stop::{Reason, Stop};
 use tokio_postgres::CopyInSink;
 
+use crate::context::copy_place;
 use crate::ledger::{self, ledger_stop, lsn, sql_stop};
-use crate::schema::{TargetTable, missing_table, read_table};
+use crate::schema::{TargetTable, lookup_failed, missing_table, read_table};
 use crate::session::Session;
 
 /// Copies a table, inside a transaction of its own. After an error the session is not to be used again.
@@ -26,7 +27,8 @@ pub(crate) async fn load(
     // Synchronous: the stream may be acknowledged up to the boundary from here on.
     let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on";
     client.batch_execute(begin).await.map_err(sql_stop)?;
-    let target = read_table(client, &table.schema, &table.name).await.map_err(sql_stop)?;
+    let target = read_table(client, &table.schema, &table.name).await;
+    let target = target.map_err(|e| lookup_failed(&table.schema, &table.name, e).into_stop(None))?;
     let target = target.ok_or_else(|| missing_table(&table.schema, &table.name))?;
     let statement = copy_in_statement(table, &target)?;
     let only = if target.partitioned { "" } else { "ONLY " };
@@ -80,7 +82,14 @@ pub(crate) async fn check(session: &Session, published: &Published) -> Result<()
     let client = &session.connection.client;
     let (mut problems, mut filled) = (Vec::new(), Vec::new());
     for table in &published.tables {
-        let target = read_table(client, &table.schema, &table.name).await.map_err(sql_stop)?;
+        let target = read_table(client, &table.schema, &table.name).await;
+        let target = match target.map_err(|e| lookup_failed(&table.schema, &table.name, e).into_stop(None)) {
+            Err(stop) if matches!(stop.reason(), Reason::SchemaMismatch { .. }) => {
+                problems.push(stop);
+                continue;
+            }
+            target => target?,
+        };
         let mapped = match target {
             None => Err(missing_table(&table.schema, &table.name)),
             Some(target) => copy_in_statement(table, &target).map(|_| target),
@@ -164,29 +173,19 @@ fn copy_stop(table: &PublishedTable, error: tokio_postgres::Error) -> Stop {
     if passes(code) || !matches!(code.get(..2), Some("22" | "23" | "42" | "44" | "54")) || code == "42501" {
         return sql_stop(error);
     }
-    let line = db.where_().and_then(line_number).map_or(String::new(), |line| format!(" at row {line} of the copy"));
+    let columns: Vec<&str> = table.columns.iter().map(String::as_str).collect();
+    let place = db.where_().map(|context| copy_place(context, &table.name, &columns)).unwrap_or_default();
+    let line = place.row.map_or(String::new(), |line| format!(" at row {line} of the copy"));
+    let mut fault = fault_of(db);
+    fault.column = fault.column.or(place.column);
+    let hint = match code {
+        _ if is_encoding(code) => TARGET_ENCODING,
+        _ => "Compare the table's definition on both sides. The target's server log has the full message.",
+    };
     Reason::SchemaMismatch {
         table: table.to_string(),
-        what: format!("its rows do not go in{line}: {} ({})", fault_of(db), condition(code)),
-        hint: "Compare the table's definition on both sides. The target's server log has the full message.".to_owned(),
+        what: format!("its rows do not go in{line}: {fault} ({})", condition(code)),
+        hint: hint.to_owned(),
     }
     .into()
-}
-
-/// `COPY t, line 17, column n: "..."` is 17.
-fn line_number(context: &str) -> Option<u64> {
-    let behind = context.strip_prefix("COPY ")?.split_once(", line ")?.1;
-    behind.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_the_context_only_the_line_is_told() {
-        assert_eq!(line_number(r#"COPY t, line 17, column n: "70000""#), Some(17));
-        assert_eq!(line_number(r#"COPY t, line 3: "1	secret""#), Some(3));
-        assert_eq!(line_number("PL/pgSQL function f() line 3 at RAISE"), None);
-    }
 }

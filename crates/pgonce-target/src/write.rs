@@ -16,7 +16,7 @@ use crate::inflight::{InFlight, Subject};
 use crate::plan::{Planner, Scope};
 use crate::prepared::{Prepared, Turn};
 use crate::run::{InsertRun, RUN_ROWS_MIN};
-use crate::schema::{Mapping, missing_table, read_table};
+use crate::schema::{Mapping, lookup_failed, missing_table, read_table};
 use crate::statement::{self, Locator, Parameter, Statement};
 use crate::value::RawValue;
 
@@ -276,7 +276,8 @@ impl RowWriter {
         }
         // Every statement before must have gone well, or the question is not answered; see also `InFlight`.
         flight.drain().await?;
-        let table = read_table(&connection.client, &relation.schema, &relation.name).await?;
+        let table = read_table(&connection.client, &relation.schema, &relation.name).await;
+        let table = table.map_err(|error| lookup_failed(&relation.schema, &relation.name, error))?;
         let table = table.ok_or_else(|| missing_table(&relation.schema, &relation.name))?;
         let mapping = Arc::new(Mapping::new(relation, table)?);
         let fresh = Table { mapping: Arc::clone(&mapping), statements: HashMap::new() };
@@ -325,14 +326,17 @@ impl RowWriter {
     ) -> Result<(), Failure> {
         let mut values = Vec::with_capacity(prepared.parameters.len());
         for parameter in &prepared.parameters {
-            let column = match *parameter {
-                Parameter::New(column) => new.get(column),
-                Parameter::Old(column) => old.get(column),
+            let (place, column) = match *parameter {
+                Parameter::New(place) => (place, new.get(place)),
+                Parameter::Old(place) => (place, old.get(place)),
             };
             match column {
                 // An absent value must never become NULL.
                 None | Some(Column::Unchanged) => {
                     return Err(unidentified(&prepared.mapping.relation, prepared.operation));
+                }
+                Some(column) if prepared.mapping.cuts(place, *column) => {
+                    return Err(prepared.mapping.would_cut(place, turn.commit, turn.xid).into());
                 }
                 Some(column) => values.push(RawValue::of(*column, &mut self.arena)),
             }

@@ -13,7 +13,7 @@ use crate::connect::{ConnectionSettings, SqlConnection, connect_sql};
 use crate::ident::{quote_ident, quote_literal, quote_qualified};
 use crate::position::Boundary;
 use crate::published::PublishedTable;
-use crate::sql_error::stop_from_sql;
+use crate::sql_error::{SOURCE_ENCODING, condition, is_encoding, stop_from_sql};
 use crate::stop::{Reason, ServerFault, Side, Stop};
 
 /// A snapshot exported by a slot's creation: every table is read as of its [`boundary`](Snapshot::boundary), by any
@@ -55,7 +55,7 @@ impl Snapshot {
         self.assert_not_rewritten(&connection.client, table).await?;
         let stream = connection.client.copy_out(&copy_out_statement(table)).await;
         let stream = stream.map_err(|e| not_readable(table, e))?;
-        Ok(TableRows { stream: Box::pin(stream), bytes, count: 0, _connection: connection })
+        Ok(TableRows { stream: Box::pin(stream), table: table.to_string(), bytes, count: 0, _connection: connection })
     }
 }
 
@@ -115,6 +115,7 @@ fn copy_out_statement(table: &PublishedTable) -> String {
 /// The rows of one table on their way: COPY data in text format, in pieces that need not end with a row.
 pub struct TableRows {
     stream: Pin<Box<dyn Stream<Item = Result<Bytes, tokio_postgres::Error>> + Send>>,
+    table: String,
     bytes: Arc<AtomicU64>,
     count: u64,
     _connection: SqlConnection,
@@ -123,7 +124,8 @@ pub struct TableRows {
 impl TableRows {
     /// The next piece, or `None` behind the last one.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Stop> {
-        let piece = self.stream.next().await.transpose().map_err(|e| stop_from_sql(Side::Source, &e))?;
+        let piece = self.stream.next().await.transpose();
+        let piece = piece.map_err(|e| unsendable(&self.table, self.count + 1, &e))?;
         self.bytes.fetch_add(piece.as_ref().map_or(0, |p| p.len() as u64), Ordering::Relaxed);
         // Each row ends with a newline; those within values are escaped.
         self.count += piece.as_ref().map_or(0, |p| p.iter().filter(|byte| **byte == b'\n').count() as u64);
@@ -133,6 +135,21 @@ impl TableRows {
     /// How many rows have passed.
     pub fn count(&self) -> u64 {
         self.count
+    }
+}
+
+/// The reason for an error between two rows. Where it is a value that cannot be sent, it is one of the next row.
+fn unsendable(table: &str, row: u64, error: &tokio_postgres::Error) -> Stop {
+    match error.code().map(|code| code.code()) {
+        Some(state) if is_encoding(state) => Reason::SourceNotReady {
+            what: format!(
+                "table {table} has a value that cannot be sent as UTF8, in row {row} of the copy: SQLSTATE {state} ({})",
+                condition(state)
+            ),
+            hint: format!("{SOURCE_ENCODING} Then `pgonce run` copies the table."),
+        }
+        .into(),
+        _ => stop_from_sql(Side::Source, error),
     }
 }
 

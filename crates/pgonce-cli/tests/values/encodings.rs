@@ -24,20 +24,13 @@ async fn case(major: u32, name: &str, source: &str, target: &str) -> Case {
 }
 
 /// An encoding, and letters that it has beyond ASCII.
-const SINGLE_BYTE: &[(&str, &str)] = &[
-    ("LATIN1", "éÿ¬ßü×"),
-    ("LATIN2", "čŁőßü×"),
-    ("LATIN9", "€Žœßü×"),
-    ("WIN1252", "€„™ßü×"),
-    ("KOI8R", "жЖ©Яё÷"),
-    ("EUC_JP", "日本カÄЖ×"),
-    ("UTF8", "日€é𝄞Жß"),
-];
+const ENCODINGS: &[(&str, &str)] =
+    &[("LATIN1", "éÿ¬ßü×"), ("LATIN2", "čŁőßü×"), ("WIN1252", "€„™ßü×"), ("EUC_JP", "日本カÄЖ×")];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c6_a_source_in_another_encoding_keeps_its_letters_and_its_names() {
     for major in majors().unwrap() {
-        for (n, (encoding, letters)) in SINGLE_BYTE.iter().enumerate() {
+        for (n, (encoding, letters)) in ENCODINGS.iter().enumerate() {
             // And back: from UTF8 to a target that has these letters.
             for (side, source, target) in [("from", *encoding, "UTF8"), ("to", "UTF8", *encoding)] {
                 let case = case(major, &format!("c6_{side}_{n}"), source, target).await;
@@ -180,7 +173,7 @@ async fn c6_a_name_that_the_target_cannot_have_is_a_table_or_a_column_that_it_la
         let case = case(major, "c6_names_lack", "UTF8", "LATIN1").await;
         case.at_source("CREATE TABLE \"t€\" (id int PRIMARY KEY)").await;
         let said = case.refused("schema_mismatch", 8).await;
-        assert!(said.contains("public.t€") && said.contains("LATIN1"), "{said}");
+        assert!(said.contains("public.t€") && said.contains("22P05") && said.contains("encoding"), "{said}");
         case.at_source("ALTER TABLE \"t€\" RENAME TO t; ALTER TABLE t ADD COLUMN \"c€\" int").await;
         case.at_target("CREATE TABLE t (id int PRIMARY KEY)").await;
         let said = case.refused("schema_mismatch", 8).await;

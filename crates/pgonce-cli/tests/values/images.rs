@@ -18,8 +18,8 @@ async fn c7_a_row_of_a_composite_type_that_grew_is_found_by_its_image() {
         )
         .await;
         case.at_source(
-            "INSERT INTO f SELECT i, ROW(i), ARRAY[ROW(i)]::grown[] FROM generate_series(1, 6) i;
-             INSERT INTO p SELECT i, ROW(i) FROM generate_series(1, 6) i",
+            "INSERT INTO f SELECT i, ROW(i)::grown, ARRAY[ROW(i)]::grown[] FROM generate_series(1, 6) i;
+             INSERT INTO p SELECT i, ROW(i)::grown FROM generate_series(1, 6) i",
         )
         .await;
         case.drain().await;

@@ -128,11 +128,13 @@ async fn d2_generated_and_identity_columns_of_odd_types() {
             gl "Types; --".smaller GENERATED ALWAYS AS (l[1]) STORED,
             ge citext GENERATED ALWAYS AS (e) STORED,
             gr numrange GENERATED ALWAYS AS (numrange(n, NULL)) STORED"#;
+        // Version 18 takes no update of a table whose identity has a generated column that is not published.
+        let full =
+            if major < 18 { columns } else { columns.split("gm ").next().unwrap().trim_end().trim_end_matches(',') };
         case.both(&format!(
-            "CREATE DOMAIN whole AS bigint CHECK (VALUE > 0);
-             CREATE TABLE a (id smallint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {columns});
+            "CREATE TABLE a (id smallint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {columns});
              CREATE TABLE k (id int GENERATED ALWAYS AS IDENTITY, k citext PRIMARY KEY, {columns});
-             CREATE TABLE f (id bigint GENERATED ALWAYS AS IDENTITY, {columns}); ALTER TABLE f REPLICA IDENTITY FULL"
+             CREATE TABLE f (id bigint GENERATED ALWAYS AS IDENTITY, {full}); ALTER TABLE f REPLICA IDENTITY FULL"
         ))
         .await;
         let row = r#"'OK', '(1,"a ""b""")', '{7,NULL}', 'MiXed', 1.5, '101'"#;
