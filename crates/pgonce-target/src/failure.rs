@@ -27,7 +27,9 @@ impl Failure {
             Failure::Sql { error, .. } => error.as_db_error().is_some_and(|e| !passes(e.code().code())),
             Failure::Rows { .. } => true,
             Failure::Fenced => false,
-            Failure::Stop(stop) => matches!(stop.reason(), Reason::SchemaMismatch { .. }),
+            Failure::Stop(stop) => {
+                matches!(stop.reason(), Reason::SchemaMismatch { .. } | Reason::TransactionFailed { .. })
+            }
         }
     }
 

@@ -3,12 +3,14 @@
 //! [`PostgresTarget`] is the [`Sink`](pgonce::sink::Sink); it keeps its state in the schema `pgonce` of the target
 //! ([`LEDGER_SQL`]). [`read_status`], [`list_flows`] and [`remove_flow`] are for commands that look at that state.
 
+mod context;
 mod copy_target;
 mod failure;
 mod inflight;
 mod ledger;
 mod load;
 mod map;
+mod names;
 mod plan;
 mod prepared;
 mod run;

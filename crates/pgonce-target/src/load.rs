@@ -13,13 +13,15 @@ use pgonce::position::Boundary;
 use pgonce::published::{Published, PublishedTable};
 use pgonce::sink::Loader;
 use pgonce::snapshot::TableRows;
-use pgonce::sql_error::{condition, fault_of, passes};
+use pgonce::sql_error::{TARGET_ENCODING, condition, fault_of, is_encoding, passes};
 use pgonce::stop::{Reason, Stop};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, CopyInSink};
 
+use crate::context::copy_place;
 use crate::copy_target::{self, CopyTarget, Targets};
 use crate::ledger::{self, ledger_stop, lsn, sql_stop};
+use crate::schema::lookup_failed;
 use crate::session::{self, Session};
 use crate::settings::TargetSettings;
 
@@ -39,9 +41,26 @@ pub(crate) async fn check(session: &Session, published: &Published) -> Result<()
     Err(Reason::TargetNotEmpty { tables: filled.iter().map(|target| target.quoted.clone()).collect() }.into())
 }
 
+/// The target's table of each, if it has one. A name that the target cannot even be asked for is told.
+async fn find(session: &Session, tables: &[&PublishedTable]) -> Result<Vec<Option<CopyTarget>>, Stop> {
+    let client = &session.connection.client;
+    let error = match copy_target::find(client, &session.map, tables).await {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
+    };
+    if error.code().is_some_and(|code| is_encoding(code.code())) {
+        for table in tables {
+            if let Err(error) = copy_target::find(client, &session.map, &[table]).await {
+                return Err(lookup_failed(&table.schema, &table.name, error).into_stop(None));
+            }
+        }
+    }
+    Err(sql_stop(error))
+}
+
 /// The target of each table, in their order. Stops if one cannot be copied, and says how many others there are.
 async fn mapped(session: &Session, tables: &[&PublishedTable]) -> Result<Vec<CopyTarget>, Stop> {
-    let found = copy_target::find(&session.connection.client, &session.map, tables).await.map_err(sql_stop)?;
+    let found = find(session, tables).await?;
     let (mut targets, mut problems) = (Vec::with_capacity(tables.len()), Vec::new());
     for (table, target) in tables.iter().zip(found) {
         let target = target.ok_or_else(|| copy_target::missing(&session.map, table));
@@ -325,29 +344,19 @@ fn copy_stop(table: &PublishedTable, error: tokio_postgres::Error) -> Stop {
     if passes(code) || !matches!(code.get(..2), Some("22" | "23" | "42" | "44" | "54")) || code == "42501" {
         return sql_stop(error);
     }
-    let line = db.where_().and_then(line_number).map_or(String::new(), |line| format!(" at row {line} of the copy"));
+    let columns: Vec<&str> = table.columns.iter().map(String::as_str).collect();
+    let place = db.where_().map(|context| copy_place(context, &table.name, &columns)).unwrap_or_default();
+    let line = place.row.map_or(String::new(), |line| format!(" at row {line} of the copy"));
+    let mut fault = fault_of(db);
+    fault.column = fault.column.or(place.column);
+    let hint = match code {
+        _ if is_encoding(code) => TARGET_ENCODING,
+        _ => "Compare the table's definition on both sides. The target's server log has the full message.",
+    };
     Reason::SchemaMismatch {
         table: table.to_string(),
-        what: format!("its rows do not go in{line}: {} ({})", fault_of(db), condition(code)),
-        hint: "Compare the table's definition on both sides. The target's server log has the full message.".to_owned(),
+        what: format!("its rows do not go in{line}: {fault} ({})", condition(code)),
+        hint: hint.to_owned(),
     }
     .into()
-}
-
-/// `COPY t, line 17, column n: "..."` is 17.
-fn line_number(context: &str) -> Option<u64> {
-    let behind = context.strip_prefix("COPY ")?.split_once(", line ")?.1;
-    behind.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_the_context_only_the_line_is_told() {
-        assert_eq!(line_number(r#"COPY t, line 17, column n: "70000""#), Some(17));
-        assert_eq!(line_number(r#"COPY t, line 3: "1	secret""#), Some(3));
-        assert_eq!(line_number("PL/pgSQL function f() line 3 at RAISE"), None);
-    }
 }

@@ -49,6 +49,9 @@ impl InsertRun {
         if !mapping.runs || !whole || row.iter().any(|c| matches!(c, Column::Binary(_) | Column::Unchanged)) {
             return false;
         }
+        if row.iter().enumerate().any(|(place, column)| mapping.cuts(place, column)) {
+            return false;
+        }
         let mut writable = mapping.writable.iter().zip(&mut self.columns).peekable();
         for (position, column) in row.iter().enumerate() {
             let Some((_, values)) = writable.next_if(|(place, _)| **place == position) else { continue };

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use pgonce::ident::{quote_ident, quote_qualified};
 use pgonce::pgoutput::{Column, ReplicaIdentity};
 use pgonce::relation::Relation;
-use pgonce::sql_error::stop_from_sql;
-use pgonce::stop::{Reason, Side, Stop};
+use pgonce::sql_error::{TARGET_ENCODING, condition, is_encoding};
+use pgonce::stop::{Reason, Stop};
 use postgres_types::Type;
 use tokio_postgres::Client;
 
+use crate::failure::Failure;
 use crate::map::{TableMap, TableName};
 
 /// A table of the target, as its catalog describes it.
@@ -25,6 +26,8 @@ pub(crate) struct TargetTable {
     pub(crate) partitioned: bool,
     /// No trigger or rule of the table fires in this session: rows may be written many at a time.
     pub(crate) quiet: bool,
+    /// Every letter takes one byte in the database's encoding.
+    pub(crate) letters: bool,
     pub(crate) columns: Vec<TargetColumn>,
     /// Valid btree indexes on columns alone, without a predicate: the primary key first, then unique ones, then the
     /// longest.
@@ -41,6 +44,11 @@ pub(crate) struct TargetColumn {
     /// the column's type or domain demands is applied by the assignment, which refuses instead of cutting.
     pub(crate) base_type: String,
     pub(crate) domain: bool,
+    /// The base type is `name`.
+    pub(crate) is_name: bool,
+    /// The equality operator of the base type's default btree operator class, as SQL. Empty where it has none of its
+    /// own.
+    pub(crate) equals: String,
     /// A cast function from text exists, which need not do what the type's input function does.
     pub(crate) own_cast: bool,
     pub(crate) not_null: bool,
@@ -125,7 +133,8 @@ impl Mapping {
 impl TargetTable {
     fn equals(&self, column: usize) -> String {
         let of_index = |index: &TargetIndex| index.columns.iter().find(|(c, _)| *c == column).map(|(_, op)| op.clone());
-        self.indexes.iter().find_map(of_index).unwrap_or_else(|| EQUALS.to_owned())
+        let of_type = || self.columns.get(column).map(|c| c.equals.clone()).filter(|equals| !equals.is_empty());
+        self.indexes.iter().find_map(of_index).or_else(of_type).unwrap_or_else(|| EQUALS.to_owned())
     }
 
     /// Its name for people, with the source's where that is another one.
@@ -200,7 +209,18 @@ const TABLE_SQL: &str = "
            a.attname::pg_catalog.text, a.attnotnull, a.attidentity::pg_catalog.text, a.attgenerated::pg_catalog.text,
            b.oid <> a.atttypid, pg_catalog.format_type(b.oid, -1),
            EXISTS (SELECT FROM pg_catalog.pg_cast AS k WHERE k.casttarget = b.oid
-                   AND k.castsource = 'pg_catalog.text'::pg_catalog.regtype AND k.castmethod = 'f')
+                   AND k.castsource = 'pg_catalog.text'::pg_catalog.regtype AND k.castmethod = 'f'),
+           b.oid = 'pg_catalog.name'::pg_catalog.regtype,
+           (SELECT coalesce(pg_catalog.min(pg_catalog.format('OPERATOR(%I.%s)', s.nspname, o.oprname)), '')
+            FROM pg_catalog.pg_opclass AS l
+            JOIN pg_catalog.pg_am AS m ON m.oid = l.opcmethod AND m.amname = 'btree'
+            JOIN pg_catalog.pg_amop AS p ON p.amopfamily = l.opcfamily AND p.amoplefttype = l.opcintype
+                 AND p.amoprighttype = l.opcintype AND p.amopstrategy = 3
+            JOIN pg_catalog.pg_operator AS o ON o.oid = p.amopopr
+            JOIN pg_catalog.pg_namespace AS s ON s.oid = o.oprnamespace
+            WHERE l.opcintype = b.oid AND l.opcdefault),
+           (SELECT d.encoding <> 0 AND pg_catalog.pg_encoding_max_length(d.encoding) = 1
+            FROM pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database())
     FROM pg_catalog.pg_class AS c
     JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
     LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -239,7 +259,7 @@ const INDEX_SQL: &str = "
 pub(crate) async fn find_table(client: &Client, map: &TableMap, schema: &str, name: &str) -> Result<TargetTable, Stop> {
     let there = map.target(schema, name);
     let source = TableName::new(schema, name);
-    let table = read_table(client, &there).await.map_err(|e| stop_from_sql(Side::Target, &e))?;
+    let table = read_table(client, &there).await.map_err(|e| lookup_failed(schema, name, e).into_stop(None))?;
     let mut table = table.ok_or_else(|| missing_table(&source, &there))?;
     table.mapped_from = (source != there).then_some(source);
     Ok(table)
@@ -258,6 +278,7 @@ async fn read_table(client: &Client, table: &TableName) -> Result<Option<TargetT
         quoted: quote_qualified(schema, name),
         partitioned: first.try_get(1)?,
         quiet: first.try_get(2)?,
+        letters: first.try_get(12)?,
         columns: Vec::with_capacity(rows.len()),
         indexes: Vec::new(),
     };
@@ -275,6 +296,8 @@ async fn read_table(client: &Client, table: &TableName) -> Result<Option<TargetT
             domain: row.try_get(7)?,
             base_type: row.try_get(8)?,
             own_cast: row.try_get(9)?,
+            is_name: row.try_get(10)?,
+            equals: row.try_get(11)?,
         });
     }
     for row in client.query(INDEX_SQL, &[&oid]).await? {
@@ -288,6 +311,24 @@ async fn read_table(client: &Client, table: &TableName) -> Result<Option<TargetT
         }
     }
     Ok(Some(table))
+}
+
+/// The failure to look for a table by its name.
+pub(crate) fn lookup_failed(schema: &str, name: &str, error: tokio_postgres::Error) -> Failure {
+    match error.code().map(|code| code.code()) {
+        Some(state) if is_encoding(state) => Failure::Stop(
+            Reason::SchemaMismatch {
+                table: format!("{schema}.{name}"),
+                what: format!(
+                    "the encoding of the target database lacks a character of the table's name: SQLSTATE {state} ({})",
+                    condition(state)
+                ),
+                hint: TARGET_ENCODING.to_owned(),
+            }
+            .into(),
+        ),
+        _ => error.into(),
+    }
 }
 
 /// The reason for a source table that the target does not have.

@@ -164,6 +164,16 @@ enum Found {
     From(String),
 }
 
+/// How a row is found by its image.
+struct Image {
+    /// What an index can find, and ` AND `; or nothing.
+    lookup: String,
+    /// The same bytes.
+    alike: String,
+    /// The same text.
+    printed: String,
+}
+
 #[derive(Default)]
 struct Builder {
     parameters: Vec<Parameter>,
@@ -192,14 +202,16 @@ impl Builder {
                 Found::Where(terms.join(" AND "))
             }
             Locator::Image { nulls } => {
-                let condition = self.image(m, nulls);
-                let table = format!("{}{}", only(m), m.table.quoted);
+                let row = self.image(m, nulls);
+                let from = format!("FROM {}{} AS s WHERE {}", only(m), m.table.quoted, row.lookup);
+                let (alike, printed) =
+                    (format!("{from}{} LIMIT 1", row.alike), format!("{from}{} LIMIT 1", row.printed));
+                // The second search begins only where the first one has found nothing.
                 if m.table.partitioned {
-                    Found::From(format!(
-                        "(SELECT s.tableoid AS part, s.ctid AS place FROM {table} AS s WHERE {condition} LIMIT 1) AS r"
-                    ))
+                    let row = "SELECT s.tableoid AS part, s.ctid AS place";
+                    Found::From(format!("(({row} {alike}) UNION ALL ({row} {printed}) LIMIT 1) AS r"))
                 } else {
-                    Found::Where(format!("t.ctid = (SELECT s.ctid FROM {table} AS s WHERE {condition} LIMIT 1)"))
+                    Found::Where(format!("t.ctid = COALESCE((SELECT s.ctid {alike}), (SELECT s.ctid {printed}))"))
                 }
             }
         }
@@ -212,9 +224,13 @@ impl Builder {
     }
 
     /// The old row's image, byte for byte (`*=`, `record_image_eq`): it needs no equality operator (json, xml,
-    /// point), tells 1.0 from 1.00, and takes NULL for equal to NULL. Before it, what an index can find.
-    fn image(&mut self, m: &Mapping, nulls: &[bool]) -> String {
-        let mut condition = String::new();
+    /// point), tells 1.0 from 1.00, and takes NULL for equal to NULL.
+    ///
+    /// One value may lie in the table in other bytes than those that its text is read into (a composite type that has
+    /// got one more attribute, a NaN of another sign, xml that came in binary format). All that the source says of a
+    /// row is how it is printed, so that a row that is printed in this way is the one.
+    fn image(&mut self, m: &Mapping, nulls: &[bool]) -> Image {
+        let mut lookup = String::new();
         for column in &m.lookup {
             let term = if nulls.get(*column) == Some(&true) {
                 format!("s.{} IS NULL", m.column(*column).quoted)
@@ -222,7 +238,7 @@ impl Builder {
                 self.equal(m, "s", *column, Parameter::Old(*column))
             };
             // Writing to a String cannot fail.
-            let _ = write!(condition, "{term} AND ");
+            let _ = write!(lookup, "{term} AND ");
         }
         let mut here = Vec::new();
         let mut there = Vec::new();
@@ -233,13 +249,15 @@ impl Builder {
             here.push(format!("s.{}{cast}", target.quoted));
             there.push(format!("{}::{}", self.mark(Parameter::Old(*column)), target.base_type));
         }
-        let _ = write!(
-            condition,
-            "ROW({})::pg_catalog.record OPERATOR(pg_catalog.*=) ROW({})::pg_catalog.record",
-            here.join(", "),
-            there.join(", ")
-        );
-        condition
+        let (here, there) = (here.join(", "), there.join(", "));
+        Image {
+            lookup,
+            alike: format!("ROW({here})::pg_catalog.record OPERATOR(pg_catalog.*=) ROW({there})::pg_catalog.record"),
+            printed: format!(
+                "ROW({here})::pg_catalog.text COLLATE pg_catalog.\"C\" OPERATOR(pg_catalog.=) \
+                 ROW({there})::pg_catalog.text"
+            ),
+        }
     }
 }
 
@@ -346,10 +364,15 @@ mod tests {
         let delete = delete(&m, Locator::Image { nulls: &[true, false, false] });
         assert_eq!(
             delete.sql,
-            "DELETE FROM ONLY \"s\".\"t\" AS t WHERE t.ctid = (SELECT s.ctid FROM ONLY \"s\".\"t\" AS s WHERE \
+            "DELETE FROM ONLY \"s\".\"t\" AS t WHERE t.ctid = COALESCE(\
+             (SELECT s.ctid FROM ONLY \"s\".\"t\" AS s WHERE \
              s.\"n\" OPERATOR(x.=) $1::integer AND s.\"id\" IS NULL AND \
              ROW(s.\"id\", s.\"n\"::integer, s.\"b\")::pg_catalog.record OPERATOR(pg_catalog.*=) \
-             ROW($2::bigint, $1::integer, $3::text)::pg_catalog.record LIMIT 1)"
+             ROW($2::bigint, $1::integer, $3::text)::pg_catalog.record LIMIT 1), \
+             (SELECT s.ctid FROM ONLY \"s\".\"t\" AS s WHERE \
+             s.\"n\" OPERATOR(x.=) $1::integer AND s.\"id\" IS NULL AND \
+             ROW(s.\"id\", s.\"n\"::integer, s.\"b\")::pg_catalog.text COLLATE pg_catalog.\"C\" \
+             OPERATOR(pg_catalog.=) ROW($2::bigint, $1::integer, $3::text)::pg_catalog.text LIMIT 1))"
         );
         assert_eq!(delete.parameters, [Parameter::Old(1), Parameter::Old(0), Parameter::Old(2)]);
     }
@@ -359,7 +382,7 @@ mod tests {
         let m = mapping(ReplicaIdentity::Full, |table| table.partitioned = true);
         let delete = delete(&m, Locator::Image { nulls: &[false; 3] });
         assert!(
-            delete.sql.starts_with(r#"DELETE FROM "s"."t" AS t USING (SELECT s.tableoid AS part"#),
+            delete.sql.starts_with(r#"DELETE FROM "s"."t" AS t USING ((SELECT s.tableoid AS part"#),
             "{}",
             delete.sql
         );

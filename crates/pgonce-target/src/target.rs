@@ -11,6 +11,7 @@ use pgonce::position::{Boundary, EndLsn};
 use pgonce::published::Published;
 use pgonce::sink::{Binding, IdlePoint, Sink, StartMode, Stored, StoredTable, Written};
 use pgonce::source::SourceIdentity;
+use pgonce::sql_error::is_encoding;
 use pgonce::stop::Stop;
 use pgonce::transaction::Transaction;
 use tokio_postgres::types::ToSql;
@@ -281,12 +282,24 @@ impl Sink for PostgresTarget {
         let record = async {
             let connection = connect_sql(&self.settings.connection, "status").await.ok()?;
             let (code, text, hint) = (stop.code(), stop.to_string(), stop.hint());
-            connection.client.execute(sql, &[&self.settings.flow, &epoch, &code, &text, &hint]).await.ok()
+            match connection.client.execute(sql, &[&self.settings.flow, &epoch, &code, &text, &hint]).await {
+                // A name in it may have a character that the target's encoding lacks.
+                Err(error) if error.code().is_some_and(|code| is_encoding(code.code())) => {
+                    let (text, hint) = (in_ascii(&text), in_ascii(&hint));
+                    connection.client.execute(sql, &[&self.settings.flow, &epoch, &code, &text, &hint]).await.ok()
+                }
+                done => done.ok(),
+            }
         };
         if tokio::time::timeout(RECORD_STOP_WITHIN, record).await.ok().flatten().is_none() {
             tracing::warn!(code = stop.code(), "the reason for the stop could not be stored on the target");
         }
     }
+}
+
+/// A text that every encoding has.
+fn in_ascii(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect()
 }
 
 /// Leaving word must not keep a process from ending.

@@ -413,14 +413,17 @@ impl RowWriter {
     ) -> Result<(), Failure> {
         let mut values = Vec::with_capacity(prepared.parameters.len());
         for parameter in &prepared.parameters {
-            let column = match *parameter {
-                Parameter::New(column) => new.get(column),
-                Parameter::Old(column) => old.get(column),
+            let (place, column) = match *parameter {
+                Parameter::New(place) => (place, new.get(place)),
+                Parameter::Old(place) => (place, old.get(place)),
             };
             match column {
                 // An absent value must never become NULL.
                 None | Some(Column::Unchanged) => {
                     return Err(unidentified(&prepared.mapping.relation, prepared.operation));
+                }
+                Some(column) if prepared.mapping.cuts(place, *column) => {
+                    return Err(prepared.mapping.would_cut(place, turn.commit, turn.xid).into());
                 }
                 Some(column) => values.push(RawValue::of(*column, &mut self.arena)),
             }

@@ -1,5 +1,6 @@
 //! Throwaway PostgreSQL clusters.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -47,6 +48,8 @@ pub struct Cluster {
 struct Inner {
     name: String,
     installation: Installation,
+    /// Variables of the server's environment.
+    environment: Vec<(String, OsString)>,
     folder: PathBuf,
     port: AtomicU16,
     keep: AtomicBool,
@@ -277,6 +280,7 @@ impl Inner {
         let inner = Inner {
             name: builder.name.clone(),
             installation,
+            environment: builder.environment.clone(),
             port: AtomicU16::new(free_port()?),
             keep: AtomicBool::new(false),
             conf: Mutex::new(builder.conf.clone()),
@@ -411,6 +415,7 @@ impl Inner {
         let errors = log.try_clone().map_err(KitError::io("opening the server's log"))?;
         self.installation
             .command("postgres")
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .arg("-D")
             .arg(self.data())
             .stdout(Stdio::from(log))

@@ -1,5 +1,6 @@
 //! What a cluster is made with.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 
 use crate::{Cluster, KitError, TlsFiles};
@@ -12,6 +13,7 @@ pub struct ClusterBuilder {
     pub(crate) conf: Vec<(String, String)>,
     pub(crate) hba: Vec<String>,
     pub(crate) initdb: Vec<String>,
+    pub(crate) environment: Vec<(String, OsString)>,
     pub(crate) roles: Vec<(String, String)>,
     pub(crate) tls: Option<TlsFiles>,
 }
@@ -40,6 +42,7 @@ impl ClusterBuilder {
             conf: DEFAULTS.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             hba: Vec::new(),
             initdb: Vec::new(),
+            environment: Vec::new(),
             roles: Vec::new(),
             tls: None,
         }
@@ -68,6 +71,12 @@ impl ClusterBuilder {
     /// Passes one more word to `initdb`.
     pub fn initdb(mut self, word: &str) -> Self {
         self.initdb.push(word.to_owned());
+        self
+    }
+
+    /// Sets a variable of the server's environment.
+    pub fn environment(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.to_owned(), value.into()));
         self
     }
 

@@ -16,7 +16,7 @@ use crate::piece::{Extent, Format};
 use crate::position::Boundary;
 use crate::published::PublishedTable;
 use crate::row_count::RowCounter;
-use crate::sql_error::stop_from_sql;
+use crate::sql_error::{SOURCE_ENCODING, condition, is_encoding, stop_from_sql};
 use crate::stop::{Reason, ServerFault, Side, Stop};
 
 /// A snapshot exported by a slot's creation: every table is read as of its [`boundary`](Snapshot::boundary), by any
@@ -101,6 +101,7 @@ impl SnapshotReader {
         let stream = stream.map_err(|e| not_readable(table, e))?;
         Ok(TableRows {
             stream: Box::pin(stream),
+            table: table.to_string(),
             passed,
             format,
             counter: RowCounter::new(format),
@@ -180,6 +181,7 @@ pub struct Passed {
 /// The rows of one piece of a table on their way: COPY data, in chunks that need not end with a row.
 pub struct TableRows {
     stream: Pin<Box<dyn Stream<Item = Result<Bytes, tokio_postgres::Error>> + Send>>,
+    table: String,
     passed: Arc<Passed>,
     format: Format,
     counter: RowCounter,
@@ -195,7 +197,8 @@ impl TableRows {
     /// The next chunk, or `None` behind the last one.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Stop> {
         loop {
-            let message = self.stream.next().await.transpose().map_err(|e| stop_from_sql(Side::Source, &e))?;
+            let message = self.stream.next().await.transpose();
+            let message = message.map_err(|e| unsendable(&self.table, self.count() + 1, &e))?;
             let Some(message) = message else {
                 let last = self.gathered.split().freeze();
                 return Ok((!last.is_empty()).then_some(last));
@@ -225,6 +228,21 @@ impl TableRows {
     /// How many rows have passed.
     pub fn count(&self) -> u64 {
         self.counter.rows()
+    }
+}
+
+/// The reason for an error between two rows. Where it is a value that cannot be sent, it is one of the next row.
+fn unsendable(table: &str, row: u64, error: &tokio_postgres::Error) -> Stop {
+    match error.code().map(|code| code.code()) {
+        Some(state) if is_encoding(state) => Reason::SourceNotReady {
+            what: format!(
+                "table {table} has a value that cannot be sent as UTF8, in row {row} of the copy: SQLSTATE {state} ({})",
+                condition(state)
+            ),
+            hint: format!("{SOURCE_ENCODING} Then `pgonce run` copies the table."),
+        }
+        .into(),
+        _ => stop_from_sql(Side::Source, error),
     }
 }
 

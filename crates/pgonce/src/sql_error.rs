@@ -41,6 +41,10 @@ pub fn stop_from_sql(side: Side, error: &tokio_postgres::Error) -> Stop {
         "42501" => {
             format!("Grant the {side}'s role what is missing, or use another role; the server's log has the statement.")
         }
+        state if is_encoding(state) => match side {
+            Side::Source => SOURCE_ENCODING.to_owned(),
+            Side::Target => TARGET_ENCODING.to_owned(),
+        },
         _ => format!("The {side}'s server log has the statement and the full message."),
     };
     match side {
@@ -49,6 +53,22 @@ pub fn stop_from_sql(side: Side, error: &tokio_postgres::Error) -> Stop {
     }
 }
 
+/// Whether this is a character, or bytes that are none, which one of the two databases' encodings lacks.
+pub fn is_encoding(sqlstate: &str) -> bool {
+    matches!(sqlstate, "22021" | "22P05")
+}
+
+/// What to do about a character that the target's encoding lacks.
+pub const TARGET_ENCODING: &str = "The target database's encoding lacks a character (SHOW server_encoding; tells it, on \
+     both sides). A target database made with ENCODING 'UTF8' takes every character, and a new flow copies into it. \
+     To change the character on the source instead is enough before its row is copied, and not for a transaction that \
+     has committed.";
+
+/// What to do about bytes that the source's server cannot send as UTF8.
+pub const SOURCE_ENCODING: &str = "The source database holds bytes that are no characters of its encoding, or, with \
+     SQL_ASCII, none of UTF8. To see them, without a conversion: PGCLIENTENCODING=SQL_ASCII psql SOURCE. Correct the \
+     rows on the source.";
+
 /// PostgreSQL's name of an error condition, for the ones that people meet here.
 pub fn condition(sqlstate: &str) -> &'static str {
     match sqlstate {
@@ -56,6 +76,7 @@ pub fn condition(sqlstate: &str) -> &'static str {
         "22003" => "numeric_value_out_of_range",
         "22021" => "character_not_in_repertoire",
         "22P02" => "invalid_text_representation",
+        "22P05" => "untranslatable_character",
         "23502" => "not_null_violation",
         "23503" => "foreign_key_violation",
         "23505" => "unique_violation",

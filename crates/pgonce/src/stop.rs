@@ -9,6 +9,7 @@
 use std::fmt;
 
 use crate::position::{CommitLsn, Lsn, Timeline};
+use crate::sql_error::{TARGET_ENCODING, is_encoding};
 
 /// The end of a connection that a reason speaks of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -446,6 +447,9 @@ impl Reason {
                  was made when the copy was taken.",
                 tables.join(", ")
             ),
+            Reason::TransactionFailed { fault, .. } if is_encoding(&fault.sqlstate) => {
+                format!("Everything before this transaction is applied and nothing of it. {TARGET_ENCODING}")
+            }
             Reason::TransactionFailed { .. } | Reason::RowConflict { .. } => {
                 "Everything before this transaction is applied and nothing of it. Mend the target (the table, \
                 constraint or \

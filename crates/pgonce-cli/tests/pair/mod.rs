@@ -19,17 +19,18 @@ pub struct Pair {
     pub target: Cluster,
 }
 
-/// The pairs that tests of this process use now: the last one to end takes the pair down.
-static PAIRS: Mutex<BTreeMap<u32, Weak<Pair>>> = Mutex::const_new(BTreeMap::new());
+/// The pairs that tests of this process use now, by the majors of source and target: the last one to end takes the
+/// pair down.
+static PAIRS: Mutex<BTreeMap<(u32, u32), Weak<Pair>>> = Mutex::const_new(BTreeMap::new());
 
 impl Pair {
-    /// The pair of a major.
-    async fn of(major: u32) -> Arc<Pair> {
+    /// The pair of two majors.
+    async fn of(source: u32, target: u32) -> Arc<Pair> {
         let mut pairs = PAIRS.lock().await;
-        if let Some(pair) = pairs.get(&major).and_then(Weak::upgrade) {
+        if let Some(pair) = pairs.get(&(source, target)).and_then(Weak::upgrade) {
             return pair;
         }
-        let cluster = |name| {
+        let cluster = |major, name| {
             let cluster = Cluster::builder(major).name(name).conf("max_replication_slots", "100");
             let cluster = cluster.conf("shared_preload_libraries", "pg_stat_statements");
             // Native subscriptions beside the flows: each takes a worker, and some more while it copies.
@@ -37,9 +38,9 @@ impl Pair {
             let cluster = cluster.conf("wal_retrieve_retry_interval", "200ms");
             cluster.conf("max_wal_senders", "100").conf("max_connections", "200").start()
         };
-        let (source, target) = tokio::join!(cluster("source"), cluster("target"));
-        let pair = Arc::new(Pair { source: source.unwrap(), target: target.unwrap() });
-        pairs.insert(major, Arc::downgrade(&pair));
+        let (from, to) = tokio::join!(cluster(source, "source"), cluster(target, "target"));
+        let pair = Arc::new(Pair { source: from.unwrap(), target: to.unwrap() });
+        pairs.insert((source, target), Arc::downgrade(&pair));
         pair
     }
 }
@@ -47,7 +48,9 @@ impl Pair {
 /// A flow between two databases of its own.
 pub struct Case {
     pub name: String,
+    /// The source's.
     pub major: u32,
+    pub target_major: u32,
     pub source: Client,
     pub target: Client,
     pub source_url: String,
@@ -63,12 +66,18 @@ pub struct Case {
 impl Case {
     /// A database on each side, and a flow named like it.
     pub async fn new(major: u32, name: &str) -> Case {
-        let pair = Pair::of(major).await;
+        Case::between(major, major, name).await
+    }
+
+    /// The same, from one major to another.
+    pub async fn between(major: u32, target_major: u32, name: &str) -> Case {
+        let pair = Pair::of(major, target_major).await;
         let (source, target) = tokio::join!(pair.source.create_database(name), pair.target.create_database(name));
         source.and(target).unwrap();
         Case {
             name: name.to_owned(),
             major,
+            target_major,
             source: pair.source.connect(name).await.unwrap(),
             target: pair.target.connect(name).await.unwrap(),
             source_url: pair.source.url(name),

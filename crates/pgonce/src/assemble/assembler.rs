@@ -27,6 +27,17 @@ struct Open {
     entries: u64,
     change_count: u64,
     truncated: Vec<u32>,
+    /// The relation that was described or changed last.
+    last_relation: Option<u32>,
+}
+
+/// What is known of a transaction that has begun and not ended.
+#[derive(Debug)]
+pub(crate) struct OpenTransaction {
+    pub(crate) xid: u32,
+    pub(crate) commit: CommitLsn,
+    /// The table that was described or changed last.
+    pub(crate) last_table: Option<Arc<Relation>>,
 }
 
 /// What a message brought to an end.
@@ -92,11 +103,21 @@ impl Assembler {
         self.open.is_some()
     }
 
+    /// The transaction that has begun and not ended.
+    pub(crate) fn open_transaction(&self) -> Option<OpenTransaction> {
+        let open = self.open.as_ref()?;
+        let last_table = open.last_relation.and_then(|oid| self.relations.get(&oid)).map(Arc::clone);
+        Some(OpenTransaction { xid: open.xid, commit: open.final_lsn, last_table })
+    }
+
     /// Takes the next message of the stream.
     pub fn push(&mut self, bytes: &[u8]) -> Result<Assembled, AssembleError> {
         let message = decode_message(bytes, false)?;
         match message {
-            Message::Insert { .. } | Message::Update { .. } | Message::Delete { .. } => self.change(bytes, 1)?,
+            Message::Insert { relation, .. } | Message::Update { relation, .. } | Message::Delete { relation, .. } => {
+                self.change(bytes, 1)?;
+                self.open_mut("a change")?.last_relation = Some(relation);
+            }
             Message::Truncate { relations, .. } => {
                 self.change(bytes, relations.len() as u64)?;
                 self.open_mut("Truncate")?.truncated.extend(relations);
@@ -118,6 +139,7 @@ impl Assembler {
                     entries: 0,
                     change_count: 0,
                     truncated: Vec::new(),
+                    last_relation: None,
                 });
             }
             Message::Origin { name, .. } => self.open_mut("Origin")?.origin = Some(name.into()),
@@ -192,6 +214,7 @@ impl Assembler {
         });
         if let Some(open) = &mut self.open {
             open.described.push((open.entries, Arc::clone(&relation)));
+            open.last_relation = Some(relation.oid);
         }
         Arc::make_mut(&mut self.relations).insert(relation.oid, relation);
     }

@@ -15,6 +15,7 @@ use crate::connect::frame::FrameReader;
 use crate::connect::{ServerError, Transport};
 use crate::position::{Boundary, Lsn};
 use crate::source::Event;
+use crate::sql_error::{SOURCE_ENCODING, condition, is_encoding};
 use crate::stop::{Reason, Side, Stop};
 
 /// The task that reads the socket, and the two ends through which the pipeline deals with it.
@@ -107,12 +108,40 @@ impl Reading {
         }
     }
 
+    /// The reason behind the walsender's error. It says of no value whose it is; where it is a value that makes it
+    /// end, the transaction is the one that it was sending.
+    fn server_stop(&self, body: &[u8]) -> Stop {
+        let state = ServerError::parse(body).map(|error| error.sqlstate).unwrap_or_default();
+        match self.assembler.open_transaction() {
+            Some(open) if is_encoding(&state) => {
+                let table =
+                    open.last_table.map_or(String::new(), |table| format!("; its last table was table {table}"));
+                Reason::SourceNotReady {
+                    what: format!(
+                        "transaction {} with commit LSN {} has a value that cannot be sent as UTF8: SQLSTATE {state} \
+                         ({}){table}",
+                        open.xid,
+                        open.commit,
+                        condition(&state)
+                    ),
+                    hint: format!(
+                        "Everything before this transaction is applied and nothing of it. {SOURCE_ENCODING} The log \
+                         keeps what the transaction wrote, so a new snapshot is needed then: `pgonce reset --yes`, \
+                         empty the target tables, and `pgonce run`."
+                    ),
+                }
+                .into()
+            }
+            _ => server_stop(body, &self.slot),
+        }
+    }
+
     fn take_buffered(&mut self, events: &mut Vec<Event>) -> Result<(), Stop> {
         while let Some((tag, body)) = self.frames.peek().map_err(frame_stop)? {
             match tag {
                 b'd' => copy_data(body, &mut self.assembler, &self.feedback, events)?,
                 b'N' => notice(body)?,
-                b'E' => return Err(server_stop(body, &self.slot)),
+                b'E' => return Err(self.server_stop(body)),
                 b'c' | b'C' | b'Z' => {
                     let what = "the walsender ended the stream".to_owned();
                     return Err(Reason::Connection { side: Side::Source, what }.into());
