@@ -239,7 +239,7 @@ impl Check<'_> {
         let chosen = choose(&publications, complete, &patterns, &candidates, &relations);
         let carried_names: Vec<(String, String)> =
             chosen.iter().map(|(r, _)| (r.schema.clone(), r.name.clone())).collect();
-        let how = publications.chosen(&patterns, complete);
+        let how = publications.chosen(&self.part.publish, &patterns);
         self.add(relations::identities(&candidates, &by_oid, &carried_names, how));
         self.add(relations::partitions(&carried_tables(&chosen), how));
         self.add(relations::barred(&relations, &patterns));

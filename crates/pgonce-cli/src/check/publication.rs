@@ -63,11 +63,10 @@ impl Publications {
     }
 
     /// How the tables come about, for the check of their identities.
-    pub fn chosen<'a>(&self, patterns: &'a [String], complete: bool) -> Chosen<'a> {
-        match complete {
-            false => Chosen::By(patterns),
-            true if self.found.iter().any(|p| p.sends[1] || p.sends[2]) => Chosen::Published,
-            true => Chosen::InsertsOnly,
+    pub fn chosen<'a>(&self, publish: &Publish, patterns: &'a [String]) -> Chosen<'a> {
+        Chosen {
+            patterns: matches!(publish, Publish::Ours { .. }).then_some(patterns),
+            changes: self.found.iter().any(|p| p.sends[1] || p.sends[2]),
         }
     }
 
