@@ -29,18 +29,16 @@ pub async fn available(client: &Client) -> Result<HashSet<String>, Error> {
 /// Versions, databases, encodings.
 pub fn servers(source: &Server, target: &Server) -> Vec<Finding> {
     let mut found = Vec::new();
-    if source.identity == target.identity {
-        found.push(
-            Finding::new(
-                "target.same_database",
-                Severity::Problem,
-                format!("database {} is also the source", target.database),
-            )
-            .means("A flow carries changes from one database to another: correct one of the two URLs."),
-        );
-    } else {
-        found.push(Finding::ok("target.same_database", "source and target are two databases"));
-    }
+    const SAME: &str = "target.same_database";
+    found.push(match (&source.identity, &target.identity) {
+        (Some(a), Some(b)) if a == b => {
+            Finding::new(SAME, Severity::Problem, format!("database {} is also the source", target.database))
+                .means("A flow carries changes from one database to another: correct one of the two URLs.")
+        }
+        (Some(_), Some(_)) => Finding::ok(SAME, "source and target are two databases"),
+        _ => Finding::new(SAME, Severity::Unknown, "whether source and target are two databases cannot be read")
+            .means("The function pg_control_system() tells it, which a role here may not call."),
+    });
     if target.major() < source.major() {
         found.push(
             Finding::new(

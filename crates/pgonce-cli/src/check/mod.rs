@@ -222,8 +222,9 @@ impl Check<'_> {
         self.add(source::check(&server, needs));
         let slots = slots::Slots::ask(client, slot).await.map_err(failed)?;
         self.add(slots.check(&server, needs));
+        let known = slots::Known { begun, alive, retained: slots.retained };
         if let Some(slot) = slot {
-            self.add([slots::check_own(slot, own.as_ref(), &server.database, begun, alive)]);
+            self.add([slots::check_own(slot, own.as_ref(), &server.database, known)]);
         }
         let waits = Waits::ask(client).await.map_err(failed)?;
         self.add(waits.check(&server, needs.slot_exists));

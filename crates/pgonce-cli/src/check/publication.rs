@@ -237,14 +237,18 @@ fn missing(name: &str, publish: &Publish, server: &Server, all: &[Candidate], re
         names.join(", ")
     );
     let count = counted(names.len() as u64, "table", "tables");
-    let may = server.superuser || server.may_create && foreign == 0;
+    let may = !server.in_recovery && (server.superuser || server.may_create && foreign == 0);
     if let (Publish::Ours { .. }, true) = (publish, may) {
         return Finding::ok(ID, format!("publication {name} does not exist yet: pgonce makes it, of {count}")).of(of);
     }
     let means = match publish {
         Publish::Existing(_) => "It was named, so it has to be there before the flow begins.".to_owned(),
+        Publish::Ours { .. } if server.in_recovery => {
+            "A standby cannot make it: it has to be made on the primary.".to_owned()
+        }
         Publish::Ours { .. } if foreign > 0 => {
-            format!("Role {} cannot make it: it does not own {foreign} of its {count}.", server.role)
+            let foreign = counted(foreign as u64, "table", "tables");
+            format!("Role {} cannot make it, of {count}: it does not own {foreign} of them.", server.role)
         }
         Publish::Ours { .. } => {
             format!("Role {} cannot make it: it has no CREATE on database {}.", server.role, server.database)

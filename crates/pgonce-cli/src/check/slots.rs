@@ -19,6 +19,8 @@ const LIMIT_SMALL: i64 = 1024;
 /// What the source says of its slots.
 #[derive(Debug)]
 pub struct Slots {
+    /// Bytes of WAL that the flow's own slot retains.
+    pub retained: Option<i64>,
     others: Vec<Other>,
     total: i64,
     walsenders: i64,
@@ -55,8 +57,10 @@ impl Slots {
             lost: row.get(2),
             retained: row.get(3),
         };
-        let others = rows.iter().map(other).filter(|other| slot != Some(other.name.as_str())).collect();
-        Ok(Slots { others, total: rows.len() as i64, walsenders: row.get(0), wal })
+        let (own, others): (Vec<Other>, Vec<Other>) =
+            rows.iter().map(other).partition(|other| slot == Some(other.name.as_str()));
+        let retained = own.first().and_then(|own| own.retained);
+        Ok(Slots { retained, others, total: rows.len() as i64, walsenders: row.get(0), wal })
     }
 
     /// Free slots and walsenders, other slots, and the WAL.
@@ -178,8 +182,20 @@ pub async fn own(client: &Client, slot: &str) -> Result<Option<SlotState>, Stop>
     slot_state(client, slot).await
 }
 
-/// Checks the flow's own slot. `begun`: the target has stored something of the flow. `alive`: a writer is at work.
-pub fn check_own(slot: &str, state: Option<&SlotState>, database: &str, begun: bool, alive: bool) -> Finding {
+/// What is known of a flow when its slot is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// The target has stored something of it.
+    pub begun: bool,
+    /// A writer is at work.
+    pub alive: bool,
+    /// Bytes of WAL that the slot retains.
+    pub retained: Option<i64>,
+}
+
+/// Checks the flow's own slot.
+pub fn check_own(slot: &str, state: Option<&SlotState>, database: &str, known: Known) -> Finding {
+    let Known { begun, alive, retained } = known;
     const ID: &str = "source.slot";
     let of = Subject::Object(slot.to_owned());
     let drop = format!("SELECT pg_catalog.pg_drop_replication_slot({});", quote_literal(slot));
@@ -209,9 +225,10 @@ pub fn check_own(slot: &str, state: Option<&SlotState>, database: &str, begun: b
         };
     }
     let found = format!(
-        "slot {slot} exists, with wal_status {}, confirmed to {}",
+        "slot {slot} exists, with wal_status {}, confirmed to {}, and retains {}",
         state.wal_status.as_deref().unwrap_or("unknown"),
         state.confirmed_flush.map_or_else(|| "nothing yet".to_owned(), |lsn| lsn.to_string()),
+        retained.map_or_else(|| "nothing".to_owned(), size_of),
     );
     if state.wal_status.as_deref() == Some("unreserved") {
         return Finding::new(ID, Severity::Warning, found).of(of).means(
