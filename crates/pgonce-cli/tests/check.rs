@@ -245,8 +245,9 @@ async fn what_is_broken_on_the_source_is_found_and_mended() {
     for major in majors().unwrap() {
         let case = Case::new(major, "check_source").await;
         case.both(CLEAN).await;
+        let clean = check(&case, &[]).await;
         for broken in OF_THE_SOURCE {
-            broken.prove(&case).await;
+            broken.prove(&case, &clean).await;
         }
         if major >= 15 {
             let filter = Broken {
@@ -257,7 +258,21 @@ async fn what_is_broken_on_the_source_is_found_and_mended() {
                 arguments: &["--publication", "theirs"],
                 ..NONE
             };
-            filter.prove(&case).await;
+            filter.prove(&case, &clean).await;
+            let columns = Broken {
+                id: "source.publication.columns",
+                severity: "note",
+                source: "CREATE PUBLICATION theirs FOR TABLE a (id)",
+                ..filter
+            };
+            columns.prove(&case, &clean).await;
+            let keyless = Broken {
+                severity: "problem",
+                source: "CREATE PUBLICATION theirs FOR TABLE a (v)",
+                says: "without id",
+                ..columns
+            };
+            keyless.prove(&case, &clean).await;
         }
         let clean = check(&case, &[]).await;
         assert_eq!(clean.grave(), Vec::<String>::new(), "all is as it was");
@@ -429,8 +444,9 @@ async fn what_is_broken_on_the_target_is_found_and_mended() {
     for major in majors().unwrap() {
         let case = Case::new(major, "check_target").await;
         case.both(CLEAN).await;
+        let clean = check(&case, &[]).await;
         for broken in OF_THE_TARGET {
-            broken.prove(&case).await;
+            broken.prove(&case, &clean).await;
         }
         let clean = check(&case, &[]).await;
         assert_eq!(clean.grave(), Vec::<String>::new(), "all is as it was");
@@ -784,4 +800,72 @@ async fn the_page_needs_nothing_else_and_runs_nothing() {
         let nowhere = case.output(&["check", "--html", "/nonexistent/page.html"]).await;
         assert_eq!(nowhere.status.code(), Some(10), "{}", common::said(&nowhere));
     }
+}
+
+/// What is not known is not fine: a question that is refused makes the check fail, on either side.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_that_is_not_answered_is_a_problem() {
+    for major in majors().unwrap() {
+        let mut case = Case::new(major, "check_unknown").await;
+        case.both(CLEAN).await;
+        case.at_target("CREATE SCHEMA pgonce; CREATE TABLE pgonce.meta (x int)").await;
+        let target = check(&case, &[]).await;
+        assert_eq!((target.at("target.unreadable", "problem").len(), target.status), (1, 8), "{:#}", target.report);
+        case.at_target("DROP SCHEMA pgonce CASCADE").await;
+        case.at_source("CREATE ROLE check_blind LOGIN REPLICATION; REVOKE SELECT ON pg_publication FROM PUBLIC").await;
+        case.source_url = case.source_url.replace("postgres@", "check_blind@");
+        let source = check(&case, &[]).await;
+        assert_eq!((source.at("source.unreadable", "problem").len(), source.status), (1, 6), "{:#}", source.report);
+        assert!(source.of("target.ledger").len() == 1, "the other side is checked all the same");
+        case.at_source("GRANT SELECT ON pg_publication TO PUBLIC; DROP ROLE check_blind").await;
+    }
+}
+
+/// A hundred tables are asked about as one is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_number_of_questions_does_not_grow_with_the_tables() {
+    for major in majors().unwrap() {
+        let case = Case::new(major, "check_many").await;
+        case.both(CLEAN).await;
+        case.both("CREATE EXTENSION pg_stat_statements").await;
+        let calls = "SELECT sum(s.calls)::bigint FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+             WHERE d.datname = current_database()";
+        let asked = async || {
+            let before = [common::number(&case.source, calls).await, common::number(&case.target, calls).await];
+            let checked = check(&case, &[]).await;
+            assert_eq!(checked.grave(), Vec::<String>::new());
+            let after = [common::number(&case.source, calls).await, common::number(&case.target, calls).await];
+            (after[0] - before[0], after[1] - before[1], checked.report["tables"].as_i64().unwrap())
+        };
+        let (source, target, tables) = asked().await;
+        assert_eq!(tables, 2);
+        assert!(source > 10 && target > 10, "{source} {target}");
+        case.both(
+            "DO $$ BEGIN FOR i IN 1..100 LOOP EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY, v mood)', i); END LOOP;
+             END $$",
+        )
+        .await;
+        assert_eq!(asked().await, (source, target, 102));
+    }
+}
+
+#[test]
+fn every_finding_is_documented() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("../../docs/check.md")).expect("docs/check.md");
+    let mut ids = std::collections::BTreeSet::new();
+    for entry in root.join("src/check").read_dir().expect("the module") {
+        let code = std::fs::read_to_string(entry.expect("an entry").path()).expect("text");
+        let code = code.split("#[cfg(test)]").next().expect("code");
+        let quoted = code.split('"').filter(|text| text.starts_with("source.") || text.starts_with("target."));
+        ids.extend(quoted.filter(|text| text.len() > 7 && !text.contains(' ')).map(str::to_owned));
+    }
+    assert!(ids.len() > 50, "{ids:?}");
+    for id in &ids {
+        assert!(page.contains(&format!("| `{id}` |")), "docs/check.md does not have {id}");
+    }
+    let documented = page.lines().filter(|l| l.starts_with("| `source.") || l.starts_with("| `target."));
+    let gone: Vec<&str> =
+        documented.filter_map(|line| line.split('`').nth(1)).filter(|id| !ids.contains(*id)).collect();
+    assert!(gone.is_empty(), "docs/check.md has what there is not: {gone:?}");
 }

@@ -173,3 +173,29 @@ pub fn conflicts(
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(version: u32, identity: Option<&str>, encoding: &str) -> Server {
+        let identity = identity.map(str::to_owned);
+        Server { version, identity, encoding: encoding.to_owned(), ..Server::default() }
+    }
+
+    #[test]
+    fn what_two_servers_are_to_each_other() {
+        let at = |source: &Server, target: &Server, id: &str| {
+            servers(source, target).into_iter().find(|f| f.id == id).map(|f| f.severity)
+        };
+        let new = server(180_000, Some("1/5"), "UTF8");
+        assert_eq!(at(&new, &server(150_000, Some("2/5"), "UTF8"), "target.older"), Some(Severity::Note));
+        assert_eq!(at(&new, &server(180_000, Some("2/5"), "UTF8"), "target.older"), None);
+        assert_eq!(at(&new, &new, "target.same_database"), Some(Severity::Problem));
+        let unknown = server(180_000, None, "UTF8");
+        assert_eq!(at(&unknown, &unknown, "target.same_database"), Some(Severity::Unknown));
+        let ascii = server(150_000, Some("1/5"), "SQL_ASCII");
+        assert_eq!(at(&ascii, &new, "target.encoding"), Some(Severity::Warning));
+        assert_eq!(at(&new, &ascii, "target.encoding"), Some(Severity::Ok));
+    }
+}

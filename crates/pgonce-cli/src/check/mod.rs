@@ -251,6 +251,9 @@ impl Check<'_> {
         for (relation, published) in &chosen {
             self.add(relations::carried(relation, &server, needs.copies));
             let all = columns.remove(&relation.oid).unwrap_or_default();
+            if let Some(list) = published {
+                self.add(publication::columns(relation, &all, list, how.changes));
+            }
             let sent = |c: &Column| c.is_generated() || published.as_ref().is_none_or(|list| list.contains(&c.name));
             let columns: Vec<Column> = all.into_iter().filter(sent).collect();
             self.add(unread(relation, &columns, &server, needs.copies));

@@ -6,6 +6,7 @@ use pgonce::published::PublishedTable;
 use pgonce::stop::{Side, Stop};
 use tokio_postgres::{Client, Error};
 
+use super::columns::Column;
 use super::finding::{Finding, Severity, Subject, Who};
 use super::relations::{Chosen, Relation};
 use super::server::Server;
@@ -208,6 +209,29 @@ impl Publication {
         }
         found
     }
+}
+
+/// A table of which only some columns are published. `changes`: updates or deletes are.
+pub fn columns(relation: &Relation, all: &[Column], published: &[String], changes: bool) -> Option<Finding> {
+    const ID: &str = "source.publication.columns";
+    let kept: Vec<&Column> = all.iter().filter(|c| !c.is_generated() && !published.contains(&c.name)).collect();
+    let list = |columns: &[&Column]| columns.iter().map(|c| c.name.clone()).collect::<Vec<_>>().join(", ");
+    let keys: Vec<&Column> = kept.iter().filter(|c| c.key).copied().collect();
+    if changes && !keys.is_empty() {
+        return Some(
+            Finding::new(ID, Severity::Problem, format!("published without {}", list(&keys)))
+                .table(&relation.schema, &relation.name)
+                .means(
+                    "The replica identity is not published, so the source's own UPDATE and DELETE of it fail. The \
+                     publication's list of columns has to hold it.",
+                ),
+        );
+    }
+    (!kept.is_empty()).then(|| {
+        Finding::new(ID, Severity::Note, format!("published without {}", list(&kept)))
+            .table(&relation.schema, &relation.name)
+            .means("The publication has a list of columns. The others are not carried: the target fills in defaults.")
+    })
 }
 
 /// A publication that does not exist: who can make it, and how.

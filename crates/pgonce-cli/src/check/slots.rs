@@ -243,3 +243,47 @@ pub fn check_own(slot: &str, state: Option<&SlotState>, database: &str, known: K
             .means("It is used as it is: changes are taken from its position on."),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(active: bool, retained: i64) -> Other {
+        Other { name: "s".to_owned(), active, retained: Some(retained), lost: false }
+    }
+
+    #[test]
+    fn a_slot_that_nobody_reads_and_that_holds_much_is_a_warning() {
+        let severity = |slot: Other| slot.check().map(|finding| finding.severity);
+        assert_eq!(severity(slot(false, 2 << 30)), Some(Severity::Warning));
+        assert_eq!(severity(slot(true, 2 << 30)), Some(Severity::Note));
+        assert_eq!(severity(slot(false, 1)), Some(Severity::Note));
+        assert_eq!(severity(slot(false, 0)), None);
+        assert_eq!(severity(Other { lost: true, ..slot(false, 0) }), Some(Severity::Note));
+    }
+
+    #[test]
+    fn the_flows_own_slot_is_lost_missing_or_read_by_somebody() {
+        let known = |begun, alive| Known { begun, alive, retained: None };
+        let check = |state: Option<&SlotState>, known| check_own("s", state, "d", known).severity;
+        assert_eq!(
+            (check(None, known(false, false)), check(None, known(true, false))),
+            (Severity::Ok, Severity::Problem)
+        );
+        let good = SlotState { plugin: "pgoutput".to_owned(), database: "d".to_owned(), ..SlotState::default() };
+        assert_eq!(check(Some(&good), known(true, false)), Severity::Ok);
+        assert_eq!(check(Some(&good), known(false, false)), Severity::Note);
+        let read = SlotState { active_pid: Some(7), ..good.clone() };
+        assert_eq!(check(Some(&read), known(true, true)), Severity::Ok);
+        assert_eq!(check(Some(&read), known(true, false)), Severity::Warning);
+        for broken in [
+            SlotState { wal_status: Some("lost".to_owned()), ..good.clone() },
+            SlotState { two_phase: true, ..good.clone() },
+            SlotState { database: "other".to_owned(), ..good.clone() },
+        ] {
+            assert_eq!(check(Some(&broken), known(true, false)), Severity::Problem, "{broken:?}");
+        }
+        let late = SlotState { wal_status: Some("unreserved".to_owned()), ..good };
+        assert_eq!(check(Some(&late), known(true, false)), Severity::Warning);
+    }
+}
