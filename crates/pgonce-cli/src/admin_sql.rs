@@ -1,6 +1,6 @@
 //! The SQL that an admin types on both sides, so that the flow's roles need nothing else. It can be run again.
 
-use pgonce::catalog::candidates_sql;
+use pgonce::catalog::usable_identity;
 use pgonce::ident::{quote_ident, quote_literal};
 use pgonce_target::LEDGER_SQL;
 
@@ -47,7 +47,9 @@ pub fn for_source(part: &PartOfFlow) -> String {
              END LOOP;\n    \
              FOR entry IN SELECT n.nspname AS schema, c.relname AS name FROM pg_catalog.pg_class c\n            \
                  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace\n            \
-                 WHERE c.relkind = 'S' AND n.nspname IN (SELECT x.schema FROM ({tables}) x) LOOP\n        \
+                 WHERE c.relkind = 'S' AND pg_catalog.has_schema_privilege({text}, n.oid, 'USAGE')\n              \
+                   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgonce')\n              \
+                   AND EXISTS (SELECT FROM ({tables}) x WHERE x.schema = n.nspname) LOOP\n        \
                  EXECUTE pg_catalog.format('GRANT SELECT ON SEQUENCE %I.%I TO %I', entry.schema, entry.name, {text});\n    \
              END LOOP;\n\
          END"
@@ -173,15 +175,26 @@ fn existing(names: &[String]) -> String {
 /// Makes the publication that pgonce would make, of the same tables.
 fn ours(name: &str, patterns: &[String]) -> String {
     let create = format!("CREATE PUBLICATION {} FOR TABLE ", quote_ident(name));
+    let usable = usable_identity("l", "l.relreplident");
+    // On lines of its own, what is asked of a table can be read.
+    let usable = ["WHEN 'n'", "ELSE", "AND CASE", "AND NOT EXISTS"]
+        .iter()
+        .fold(usable, |sql, word| sql.replace(&format!(" {word} "), &format!("\n                        {word} ")));
     let body = format!(
         "DECLARE\n    entry record;\n    names text;\nBEGIN\n    \
              IF EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname = {name}) THEN\n        \
                  RETURN;\n    \
              END IF;\n    \
-             FOR entry IN SELECT x.schema, x.name, x.usable AND x.partitions = '{{}}' AS identifiable FROM (\n            \
-                 {candidates}\n            \
-             ) AS x (schema, name, identity, usable, full_usable, key_usable, partitions)\n            \
-                 WHERE {matching} LOOP\n        \
+             FOR entry IN SELECT x.schema, x.name, NOT EXISTS (\n                \
+                 -- the table, or a partition of it, without a usable replica identity\n                \
+                 SELECT FROM pg_catalog.pg_class l\n                \
+                 WHERE (l.oid = x.oid OR l.relkind = 'r' \
+                   AND l.oid IN (SELECT t.relid FROM pg_catalog.pg_partition_tree(x.oid) t))\n                  \
+                   AND NOT (l.relreplident IN ('f', x.identity) AND\n                        \
+                        {usable})\n            \
+             ) AS identifiable FROM (\n            \
+                 {tables}\n            \
+             ) AS x ORDER BY 1, 2 LOOP\n        \
                  IF entry.identifiable THEN\n            \
                      names := pg_catalog.concat_ws(', ', names, pg_catalog.format('%I.%I', entry.schema, entry.name));\n        \
                  ELSE\n            \
@@ -195,23 +208,15 @@ fn ours(name: &str, patterns: &[String]) -> String {
              EXECUTE {create} || names || ' WITH (publish_via_partition_root = true)';\n\
          END",
         name = quote_literal(name),
-        candidates = broken(&candidates_sql()),
-        matching = matching(patterns, "x.schema", "x.name"),
+        tables = tables_sql(patterns).replacen("AS name", "AS name, c.oid, c.relreplident AS identity", 1),
         create = quote_literal(&create),
     );
     format!(
-        "-- The publication: the tables with a usable replica identity that match. To choose by hand instead:\n\
+        "-- The publication: the tables that match and have a usable replica identity. To choose by hand instead:\n\
          --   {}... WITH (publish_via_partition_root = true);\n{}",
         one_line(&create),
         block(&body)
     )
-}
-
-/// A long query on lines of its own.
-fn broken(sql: &str) -> String {
-    ["SELECT", "FROM", "WHERE", "JOIN", "AND NOT ", "ORDER BY"]
-        .iter()
-        .fold(sql.to_owned(), |sql, word| sql.replace(&format!(" {word} "), &format!("\n            {word} ")))
 }
 
 #[cfg(test)]

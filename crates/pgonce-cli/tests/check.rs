@@ -245,8 +245,9 @@ async fn what_is_broken_on_the_source_is_found_and_mended() {
     for major in majors().unwrap() {
         let case = Case::new(major, "check_source").await;
         case.both(CLEAN).await;
+        let clean = check(&case, &[]).await;
         for broken in OF_THE_SOURCE {
-            broken.prove(&case).await;
+            broken.prove(&case, &clean).await;
         }
         if major >= 15 {
             let filter = Broken {
@@ -257,7 +258,21 @@ async fn what_is_broken_on_the_source_is_found_and_mended() {
                 arguments: &["--publication", "theirs"],
                 ..NONE
             };
-            filter.prove(&case).await;
+            filter.prove(&case, &clean).await;
+            let columns = Broken {
+                id: "source.publication.columns",
+                severity: "note",
+                source: "CREATE PUBLICATION theirs FOR TABLE a (id)",
+                ..filter
+            };
+            columns.prove(&case, &clean).await;
+            let keyless = Broken {
+                severity: "problem",
+                source: "CREATE PUBLICATION theirs FOR TABLE a (v)",
+                says: "without id",
+                ..columns
+            };
+            keyless.prove(&case, &clean).await;
         }
         let clean = check(&case, &[]).await;
         assert_eq!(clean.grave(), Vec::<String>::new(), "all is as it was");
@@ -429,8 +444,9 @@ async fn what_is_broken_on_the_target_is_found_and_mended() {
     for major in majors().unwrap() {
         let case = Case::new(major, "check_target").await;
         case.both(CLEAN).await;
+        let clean = check(&case, &[]).await;
         for broken in OF_THE_TARGET {
-            broken.prove(&case).await;
+            broken.prove(&case, &clean).await;
         }
         let clean = check(&case, &[]).await;
         assert_eq!(clean.grave(), Vec::<String>::new(), "all is as it was");
@@ -445,4 +461,411 @@ async fn what_is_broken_on_the_target_is_found_and_mended() {
         case.at_target("CREATE TABLE here (id int PRIMARY KEY)").await;
         assert_eq!(check(&case, &[]).await.grave(), Vec::<String>::new());
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn others_that_write_the_same_tables_are_named() {
+    for major in majors().unwrap() {
+        let case = Case::new(major, "check_conflict").await;
+        case.both(CLEAN).await;
+        // Another flow.
+        let printed = case.output(&["init", "--sql", "--format", "json"]).await;
+        let printed: Value = serde_json::from_slice(&printed.stdout).unwrap();
+        case.at_target(printed["target_sql"].as_str().unwrap()).await;
+        case.at_target(
+            "INSERT INTO pgonce.flow (name, system_identifier, database, slot, start_mode, published, boundary, timeline,
+                 idle_lsn, idle_timeline, phase)
+             VALUES ('other', '1', 'd', 's', 'go-forward', E'publishes 7 # table public.b\n', '0/1', 1, '0/1', 1, 'streaming')",
+        )
+        .await;
+        let found = check(&case, &[]).await;
+        let conflicts = found.at("target.conflict", "warning");
+        assert_eq!((conflicts.len(), &conflicts[0]["table"], found.status), (1, &"b".into(), 0));
+        assert!(conflicts[0]["found"].as_str().unwrap().contains("flow other"));
+        // A flow that is bound to another source.
+        case.at_target("UPDATE pgonce.flow SET name = 'check_conflict'").await;
+        let bound = check(&case, &[]).await;
+        assert_eq!((bound.at("source.identity", "problem").len(), bound.status), (1, 6));
+        // A ledger of a newer version.
+        case.at_target("UPDATE pgonce.meta SET version = 999").await;
+        let newer = check(&case, &[]).await;
+        assert_eq!((newer.at("target.ledger", "problem").len(), newer.status), (1, 6));
+        case.at_target("DROP SCHEMA pgonce CASCADE").await;
+        // A subscription.
+        let (port, name) = (case.pair.source.port(), &case.name);
+        case.at_source("CREATE PUBLICATION theirs FOR TABLE a").await;
+        case.at_target(&format!(
+            "CREATE SUBSCRIPTION theirs CONNECTION 'host=127.0.0.1 port={port} user=postgres dbname={name}'
+             PUBLICATION theirs WITH (copy_data = false)"
+        ))
+        .await;
+        let found = check(&case, &[]).await;
+        let conflicts = found.at("target.conflict", "warning");
+        assert!(conflicts[0]["found"].as_str().unwrap().contains("subscription theirs"), "{conflicts:?}");
+        mend(&case, &conflicts).await;
+        assert_eq!(check(&case, &[]).await.of("target.conflict")[0]["severity"], "ok");
+        case.at_target("DROP SUBSCRIPTION theirs").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn encodings_and_one_database_for_both_are_seen() {
+    for major in majors().unwrap() {
+        let mut case = Case::new(major, "check_pair").await;
+        case.at_source("CREATE TABLE t (id int PRIMARY KEY)").await;
+        let latin = "CREATE DATABASE check_latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0";
+        case.at_target(latin).await;
+        let target = std::mem::replace(&mut case.target_url, case.pair.target.url("check_latin"));
+        let found = check(&case, &[]).await;
+        assert_eq!(found.at("target.encoding", "warning").len(), 1, "{:?}", found.grave());
+        // The other way round all characters are there.
+        case.source_url = case.target_url.clone();
+        case.target_url = target.clone();
+        let found = check(&case, &[]).await;
+        assert_eq!(found.of("target.encoding")[0]["severity"], "ok");
+        case.source_url = target.replace("127.0.0.1", "localhost");
+        let same = check(&case, &[]).await;
+        assert_eq!(same.at("target.same_database", "problem").len(), 1);
+    }
+}
+
+/// A flow of two roles that may nothing but what `pgonce init --sql` gives them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn j3_the_printed_sql_is_all_that_two_roles_need() {
+    for major in majors().unwrap() {
+        let mut case = Case::new(major, "check_roles").await;
+        case.pair.source.execute("postgres", "CREATE ROLE check_reader LOGIN").await.unwrap();
+        case.at_target("REVOKE CREATE ON SCHEMA public FROM PUBLIC; CREATE ROLE check_writer LOGIN").await;
+        let tables = "CREATE SCHEMA shop; CREATE SEQUENCE shop.numbers;
+            CREATE TABLE shop.a (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text);
+            CREATE TABLE shop.\"B \"\"% _\" (id int PRIMARY KEY, a int REFERENCES shop.a);
+            CREATE TABLE shop.parts (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+            CREATE TABLE shop.part PARTITION OF shop.parts FOR VALUES FROM (0) TO (1000)";
+        case.at_source(&format!(
+            "{tables}; CREATE TABLE shop.keyless (v text); CREATE TABLE other (id int PRIMARY KEY);
+             INSERT INTO shop.a (v) VALUES ('copied'); INSERT INTO shop.\"B \"\"% _\" VALUES (1, 1);
+             INSERT INTO shop.parts VALUES (1, 'copied')"
+        ))
+        .await;
+        case.at_target(&format!(
+            "{tables}; GRANT USAGE ON SCHEMA shop TO check_writer; ALTER TABLE shop.a OWNER TO check_writer;
+             ALTER TABLE shop.\"B \"\"% _\" OWNER TO check_writer; ALTER TABLE shop.parts OWNER TO check_writer;
+             ALTER TABLE shop.part OWNER TO check_writer;"
+        ))
+        .await;
+        case.source_url = case.source_url.replace("postgres@", "check_reader@");
+        case.target_url = case.target_url.replace("postgres@", "check_writer@");
+        let case = case.with(&["--tables", "shop.*", "--jobs", "1"]);
+
+        // Everything that is missing is found, with the SQL for the admin.
+        let bare = check(&case, &[]).await;
+        for id in ["source.replication", "source.privilege", "source.publication", "target.ledger"] {
+            assert!(!bare.at(id, "problem").is_empty(), "{id}: {:?}", bare.grave());
+        }
+        for id in ["target.session_replication_role", "target.origins", "source.sequence"] {
+            assert!(!bare.at(id, "note").is_empty(), "{id}: {:#}", bare.report);
+        }
+        assert_eq!(bare.status, 6);
+        assert!(bare.of("source.disk")[0]["found"].as_str().unwrap().contains("cannot be read"));
+
+        // The printed SQL, twice.
+        for (side, client) in [("source", &case.source), ("target", &case.target)] {
+            let printed = case.output(&["init", &format!("--sql={side}")]).await;
+            let sql = String::from_utf8(printed.stdout).unwrap();
+            assert!(
+                sql.contains(&format!("==== For the {side}")) && !sql.lines().any(|l| l.starts_with('\\')),
+                "{sql}"
+            );
+            for _ in 0..2 {
+                client.batch_execute(&sql).await.unwrap_or_else(|e| panic!("{e:?}: {sql}"));
+            }
+        }
+        let members = "SELECT count(*) FROM pg_publication_tables WHERE pubname = 'pgonce_check_roles'";
+        assert_eq!(common::number(&case.source, members).await, 3, "the keyless table and the other schema stay out");
+        let may = "SELECT has_table_privilege('check_reader', 'other', 'SELECT')::int::bigint
+             + has_database_privilege('check_reader', current_database(), 'CREATE')::int";
+        assert_eq!(common::number(&case.source, may).await, 0, "and nothing else");
+        let ready = check(&case, &[]).await;
+        let problems: Vec<String> = ready.grave().into_iter().filter(|f| f.contains("problem")).collect();
+        assert_eq!((problems, ready.status), (Vec::new(), 0), "{:#}", ready.report);
+        // What is optional is told: foreign keys act, and how to still them.
+        let acting = ready.at("target.table.foreign_keys", "warning");
+        assert_eq!(acting.len(), 1, "{:?}", ready.grave());
+        assert!(ready.at("source.table.identity", "warning").iter().any(|f| f["table"] == "keyless"));
+
+        // And the flow runs with it, from the start to the end.
+        case.drain().await;
+        case.at_source(
+            "INSERT INTO shop.a (v) VALUES ('streamed'); UPDATE shop.a SET v = 'changed' WHERE id = 1;
+             INSERT INTO shop.parts VALUES (2, 'streamed'); DELETE FROM shop.\"B \"\"% _\"",
+        )
+        .await;
+        case.drain().await;
+        for table in ["shop.a", "shop.parts", "shop.\"B \"\"% _\""] {
+            case.assert_same(&format!("SELECT * FROM {table} ORDER BY id")).await;
+        }
+        case.at_source("TRUNCATE shop.a RESTART IDENTITY CASCADE").await;
+        case.drain().await;
+        assert_eq!(check(&case, &[]).await.status, 0);
+
+        if major >= 15 {
+            mend(&case, &acting).await;
+            let quiet = check(&case, &[]).await;
+            assert!(quiet.of("target.table.foreign_keys").is_empty());
+            assert_eq!(quiet.of("target.session_replication_role")[0]["severity"], "ok");
+        }
+        let drop = "DROP OWNED BY check_reader; DROP ROLE check_reader";
+        case.at_source("SELECT pg_drop_replication_slot('pgonce_check_roles')").await;
+        case.at_source(drop).await;
+        case.at_target("DROP OWNED BY check_writer; DROP ROLE check_writer").await;
+    }
+}
+
+/// Each thing that a role lacks, and what follows where the tables are not its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_role_may_not_is_found_and_granted() {
+    for major in majors().unwrap() {
+        let mut case = Case::new(major, "check_grants").await;
+        let tables =
+            "CREATE SCHEMA shop; CREATE TABLE shop.a (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)";
+        case.both(tables).await;
+        case.at_source("CREATE ROLE check_source LOGIN; ALTER TABLE shop.a ENABLE ROW LEVEL SECURITY").await;
+        case.at_target("CREATE ROLE check_target LOGIN; ALTER TABLE shop.a ENABLE ROW LEVEL SECURITY").await;
+        case.at_source("INSERT INTO shop.a (v) VALUES ('copied')").await;
+        case.source_url = case.source_url.replace("postgres@", "check_source@");
+        case.target_url = case.target_url.replace("postgres@", "check_target@");
+        let case = case.with(&["--tables", "shop.*", "--jobs", "1"]);
+        case.at_target("ALTER ROLE check_target SET default_transaction_read_only = on").await;
+        case.at_target("ALTER ROLE check_target CONNECTION LIMIT 2").await;
+        let broken = check(&case, &[]).await;
+        let mut expected = vec![
+            ("source.replication", "problem"),
+            ("source.privilege", "problem"),
+            ("source.row_security", "problem"),
+            ("source.publication", "problem"),
+            ("source.disk", "unknown"),
+            ("source.sequence", "note"),
+            ("target.privilege", "problem"),
+            ("target.row_security", "problem"),
+            ("target.ledger", "problem"),
+            ("target.writable", "warning"),
+            ("target.connections", "warning"),
+            ("target.origins", "note"),
+        ];
+        if major >= 15 {
+            expected.push(("target.session_replication_role", "note"));
+        }
+        for (id, severity) in &expected {
+            let found = broken.at(id, severity);
+            assert!(!found.is_empty(), "{major} {id} {severity}: {:#}", broken.report);
+            let mends = found.iter().flat_map(|f| f["mends"].as_array().unwrap());
+            let who: Vec<&str> = mends.map(|m| m["who"].as_str().unwrap()).collect();
+            assert!(who.iter().all(|who| who.ends_with("_admin") || *id == "target.writable"), "{id}: {who:?}");
+            mend(&case, &found).await;
+        }
+        let mended = check(&case, &[]).await;
+        for (id, severity) in expected.iter().filter(|(id, _)| *id != "source.disk") {
+            assert!(mended.at(id, severity).is_empty(), "{major} {id} {severity}: {:#}", mended.report);
+        }
+        assert!(mended.of("source.disk")[0]["found"].as_str().unwrap().contains("pg_wal holds"));
+        assert_eq!((mended.grave(), mended.status), (Vec::new(), 0));
+        // The role writes tables of another: told, and enough but for a TRUNCATE that restarts an identity.
+        assert_eq!(mended.at("target.owner", "note").len(), 1);
+        case.drain().await;
+        case.at_source("UPDATE shop.a SET v = 'streamed'; TRUNCATE shop.a; INSERT INTO shop.a (v) VALUES ('x')").await;
+        case.drain().await;
+        case.assert_same("SELECT * FROM shop.a").await;
+        case.at_source("TRUNCATE shop.a RESTART IDENTITY").await;
+        case.refused("transaction_failed", 7).await;
+        case.at_target("ALTER TABLE shop.a OWNER TO check_target").await;
+        case.drain().await;
+        case.at_source("SELECT pg_drop_replication_slot('pgonce_check_grants')").await;
+        case.at_source("DROP OWNED BY check_source; DROP ROLE check_source").await;
+        case.at_target("DROP OWNED BY check_target; DROP ROLE check_target").await;
+    }
+}
+
+/// Settings of the source: each one wrong, found, and mended, with a restart where it says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_with_the_server_is_found_and_mended() {
+    for major in majors().unwrap() {
+        let mut builder = Cluster::builder(major).name("check").conf("max_prepared_transactions", "5");
+        // Without autovacuum nobody but this test is given a transaction id.
+        let settings = [
+            ("autovacuum", "off"),
+            ("wal_level", "replica"),
+            ("max_replication_slots", "2"),
+            ("max_wal_senders", "1"),
+            ("wal_sender_timeout", "0"),
+            ("max_slot_wal_keep_size", "100MB"),
+            ("logical_decoding_work_mem", "1MB"),
+            ("max_connections", "8"),
+        ];
+        for (name, value) in settings {
+            builder = builder.conf(name, value);
+        }
+        if major >= 18 {
+            builder = builder.conf("idle_replication_slot_timeout", "1h");
+        }
+        let cluster = builder.start().await.unwrap();
+        let client = cluster.connect("postgres").await.unwrap();
+        type_sql(&client, "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)").await;
+        type_sql(
+            &client,
+            "SELECT pg_create_physical_replication_slot('one'), pg_create_physical_replication_slot('two')",
+        )
+        .await;
+        type_sql(&client, "BEGIN; INSERT INTO t VALUES (1); PREPARE TRANSACTION 'it''s'").await;
+        let writer = cluster.connect("postgres").await.unwrap();
+        type_sql(&writer, "BEGIN; INSERT INTO u VALUES (1)").await;
+        tokio::time::sleep(std::time::Duration::from_secs(11)).await;
+
+        // The URL alone is enough. And no transaction of it was given an id: it wrote nothing.
+        let url = cluster.url("postgres");
+        let xmax = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
+        let before = common::number(&client, xmax).await;
+        let broken = read(&alone(&["--source", &url, "--format", "json"]).await);
+        assert_eq!(common::number(&client, xmax).await, before);
+        assert_eq!((broken.status, &broken.report["target"], &broken.report["flow"]), (6, &Value::Null, &Value::Null));
+        assert_eq!(broken.report["tables"], 2);
+        let mut expected = vec![
+            ("source.wal_level", "problem"),
+            ("source.slots", "problem"),
+            ("source.wal_senders", "warning"),
+            ("source.wal_sender_timeout", "warning"),
+            ("source.max_slot_wal_keep_size", "warning"),
+            ("source.connections", "warning"),
+            ("source.long_transaction", "warning"),
+            ("source.prepared_transaction", "warning"),
+        ];
+        if major >= 18 {
+            expected.push(("source.idle_replication_slot_timeout", "warning"));
+        }
+        assert_eq!(broken.at("source.logical_decoding_work_mem", "note").len(), 1);
+        let mut restart = false;
+        for (id, severity) in &expected {
+            let found = broken.at(id, severity);
+            assert_eq!(found.len(), 1, "{major} {id}: {:?}", broken.grave());
+            for mend in found[0]["mends"].as_array().unwrap() {
+                assert_eq!(mend["who"], "source_admin");
+                restart |= mend["restart"].as_bool().unwrap();
+                type_sql(&client, mend["text"].as_str().unwrap()).await;
+            }
+        }
+        assert!(restart);
+        cluster.restart().await.unwrap();
+        let mended = read(&alone(&["--source", &url, "--format", "json"]).await);
+        assert_eq!((mended.grave(), mended.status), (Vec::new(), 0), "{:#}", mended.report);
+
+        // A role that may not see when other roles' transactions began: that is not known, and not fine.
+        let client = cluster.connect("postgres").await.unwrap();
+        type_sql(&client, "CREATE ROLE plain LOGIN REPLICATION; GRANT SELECT ON t, u TO plain").await;
+        let writer = cluster.connect("postgres").await.unwrap();
+        type_sql(&writer, "BEGIN; INSERT INTO u VALUES (2)").await;
+        let plain = url.replace("postgres@", "plain@");
+        let unknown = read(&alone(&["--source", &plain, "--format", "json"]).await);
+        let hidden = unknown.at("source.long_transaction", "unknown");
+        assert_eq!((hidden.len(), unknown.of("source.publication").len()), (1, 1), "{:#}", unknown.report);
+        type_sql(&client, hidden[0]["mends"][0]["text"].as_str().unwrap()).await;
+        let known = read(&alone(&["--source", &plain, "--format", "json"]).await);
+        assert!(known.at("source.long_transaction", "unknown").is_empty());
+
+        // A server that does not answer is told of, and the other one is checked all the same.
+        let nowhere = "postgresql://postgres@127.0.0.1:1/postgres?connect_timeout=2";
+        let one = read(&alone(&["--source", &url, "--target", nowhere, "--format", "json"]).await);
+        assert_eq!((one.status, one.at("target.connection", "problem").len()), (3, 1), "{:#}", one.report);
+        assert!(one.of("source.wal_level").len() == 1 && one.report["target"] == Value::Null);
+        let none = alone(&[]).await;
+        assert_eq!(none.status.code(), Some(2), "{}", said(&none));
+    }
+}
+
+/// A table's name can be anything, also what a browser would run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_needs_nothing_else_and_runs_nothing() {
+    for major in majors().unwrap() {
+        let case = Case::new(major, "check_page").await;
+        case.at_source("CREATE TABLE \"<script>alert('it')</script>&\" (\"<b>\" text)").await;
+        let folder = tempfile::tempdir().unwrap();
+        let page = folder.path().join("page.html");
+        let output = case.output(&["check", "--html", page.to_str().unwrap()]).await;
+        let said = said(&output);
+        assert!(said.contains("public.<script>alert('it')</script>&") && said.contains("page.html"), "{said}");
+        let page = std::fs::read_to_string(page).unwrap();
+        assert!(page.contains("public.&lt;script&gt;alert(&#39;it&#39;)&lt;/script&gt;&amp;"), "{page}");
+        for foreign in ["<script", "<b>", "http://", "https://", "src=", "href=", "url(", "@import"] {
+            assert!(!page.contains(foreign), "{foreign}: {page}");
+        }
+        assert!(page.starts_with("<!DOCTYPE html>") && page.contains("source.table.identity"));
+        let nowhere = case.output(&["check", "--html", "/nonexistent/page.html"]).await;
+        assert_eq!(nowhere.status.code(), Some(10), "{}", common::said(&nowhere));
+    }
+}
+
+/// What is not known is not fine: a question that is refused makes the check fail, on either side.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_that_is_not_answered_is_a_problem() {
+    for major in majors().unwrap() {
+        let mut case = Case::new(major, "check_unknown").await;
+        case.both(CLEAN).await;
+        case.at_target("CREATE SCHEMA pgonce; CREATE TABLE pgonce.meta (x int)").await;
+        let target = check(&case, &[]).await;
+        assert_eq!((target.at("target.unreadable", "problem").len(), target.status), (1, 8), "{:#}", target.report);
+        case.at_target("DROP SCHEMA pgonce CASCADE").await;
+        case.at_source("CREATE ROLE check_blind LOGIN REPLICATION; REVOKE SELECT ON pg_publication FROM PUBLIC").await;
+        case.source_url = case.source_url.replace("postgres@", "check_blind@");
+        let source = check(&case, &[]).await;
+        assert_eq!((source.at("source.unreadable", "problem").len(), source.status), (1, 6), "{:#}", source.report);
+        assert!(source.of("target.ledger").len() == 1, "the other side is checked all the same");
+        case.at_source("GRANT SELECT ON pg_publication TO PUBLIC; DROP ROLE check_blind").await;
+    }
+}
+
+/// A hundred tables are asked about as one is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_number_of_questions_does_not_grow_with_the_tables() {
+    for major in majors().unwrap() {
+        let case = Case::new(major, "check_many").await;
+        case.both(CLEAN).await;
+        case.both("CREATE EXTENSION pg_stat_statements").await;
+        let calls = "SELECT sum(s.calls)::bigint FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+             WHERE d.datname = current_database()";
+        let asked = async || {
+            let before = [common::number(&case.source, calls).await, common::number(&case.target, calls).await];
+            let checked = check(&case, &[]).await;
+            assert_eq!(checked.grave(), Vec::<String>::new());
+            let after = [common::number(&case.source, calls).await, common::number(&case.target, calls).await];
+            (after[0] - before[0], after[1] - before[1], checked.report["tables"].as_i64().unwrap())
+        };
+        let (source, target, tables) = asked().await;
+        assert_eq!(tables, 2);
+        assert!(source > 10 && target > 10, "{source} {target}");
+        case.both(
+            "DO $$ BEGIN FOR i IN 1..100 LOOP EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY, v mood)', i); END LOOP;
+             END $$",
+        )
+        .await;
+        assert_eq!(asked().await, (source, target, 102));
+    }
+}
+
+#[test]
+fn every_finding_is_documented() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("../../docs/check.md")).expect("docs/check.md");
+    let mut ids = std::collections::BTreeSet::new();
+    for entry in root.join("src/check").read_dir().expect("the module") {
+        let code = std::fs::read_to_string(entry.expect("an entry").path()).expect("text");
+        let code = code.split("#[cfg(test)]").next().expect("code");
+        let quoted = code.split('"').filter(|text| text.starts_with("source.") || text.starts_with("target."));
+        ids.extend(quoted.filter(|text| text.len() > 7 && !text.contains(' ')).map(str::to_owned));
+    }
+    assert!(ids.len() > 50, "{ids:?}");
+    for id in &ids {
+        assert!(page.contains(&format!("| `{id}` |")), "docs/check.md does not have {id}");
+    }
+    let documented = page.lines().filter(|l| l.starts_with("| `source.") || l.starts_with("| `target."));
+    let gone: Vec<&str> =
+        documented.filter_map(|line| line.split('`').nth(1)).filter(|id| !ids.contains(*id)).collect();
+    assert!(gone.is_empty(), "docs/check.md has what there is not: {gone:?}");
 }

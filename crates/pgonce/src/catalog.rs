@@ -502,7 +502,7 @@ pub(crate) struct Choice {
 
 /// The query for every table that could be published: schema, name, replica identity, whether the table has what that
 /// is said to be, whether FULL would do, whether DEFAULT would, and the partitions (quoted) without it.
-pub fn candidates_sql() -> String {
+fn candidates_sql() -> String {
     format!(
         "SELECT n.nspname::text, c.relname::text, c.relreplident::text, {root}, {full}, {key}, \
            ARRAY(SELECT pg_catalog.format('%I.%I', ln.nspname, l.relname) \

@@ -29,18 +29,16 @@ pub async fn available(client: &Client) -> Result<HashSet<String>, Error> {
 /// Versions, databases, encodings.
 pub fn servers(source: &Server, target: &Server) -> Vec<Finding> {
     let mut found = Vec::new();
-    if source.identity == target.identity {
-        found.push(
-            Finding::new(
-                "target.same_database",
-                Severity::Problem,
-                format!("database {} is also the source", target.database),
-            )
-            .means("A flow carries changes from one database to another: correct one of the two URLs."),
-        );
-    } else {
-        found.push(Finding::ok("target.same_database", "source and target are two databases"));
-    }
+    const SAME: &str = "target.same_database";
+    found.push(match (&source.identity, &target.identity) {
+        (Some(a), Some(b)) if a == b => {
+            Finding::new(SAME, Severity::Problem, format!("database {} is also the source", target.database))
+                .means("A flow carries changes from one database to another: correct one of the two URLs.")
+        }
+        (Some(_), Some(_)) => Finding::ok(SAME, "source and target are two databases"),
+        _ => Finding::new(SAME, Severity::Unknown, "whether source and target are two databases cannot be read")
+            .means("The function pg_control_system() tells it, which a role here may not call."),
+    });
     if target.major() < source.major() {
         found.push(
             Finding::new(
@@ -174,4 +172,30 @@ pub fn conflicts(
         found.push(Finding::ok("target.conflict", "nobody else is known to write to the tables"));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(version: u32, identity: Option<&str>, encoding: &str) -> Server {
+        let identity = identity.map(str::to_owned);
+        Server { version, identity, encoding: encoding.to_owned(), ..Server::default() }
+    }
+
+    #[test]
+    fn what_two_servers_are_to_each_other() {
+        let at = |source: &Server, target: &Server, id: &str| {
+            servers(source, target).into_iter().find(|f| f.id == id).map(|f| f.severity)
+        };
+        let new = server(180_000, Some("1/5"), "UTF8");
+        assert_eq!(at(&new, &server(150_000, Some("2/5"), "UTF8"), "target.older"), Some(Severity::Note));
+        assert_eq!(at(&new, &server(180_000, Some("2/5"), "UTF8"), "target.older"), None);
+        assert_eq!(at(&new, &new, "target.same_database"), Some(Severity::Problem));
+        let unknown = server(180_000, None, "UTF8");
+        assert_eq!(at(&unknown, &unknown, "target.same_database"), Some(Severity::Unknown));
+        let ascii = server(150_000, Some("1/5"), "SQL_ASCII");
+        assert_eq!(at(&ascii, &new, "target.encoding"), Some(Severity::Warning));
+        assert_eq!(at(&new, &ascii, "target.encoding"), Some(Severity::Ok));
+    }
 }

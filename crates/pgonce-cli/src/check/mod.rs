@@ -222,8 +222,9 @@ impl Check<'_> {
         self.add(source::check(&server, needs));
         let slots = slots::Slots::ask(client, slot).await.map_err(failed)?;
         self.add(slots.check(&server, needs));
+        let known = slots::Known { begun, alive, retained: slots.retained };
         if let Some(slot) = slot {
-            self.add([slots::check_own(slot, own.as_ref(), &server.database, begun, alive)]);
+            self.add([slots::check_own(slot, own.as_ref(), &server.database, known)]);
         }
         let waits = Waits::ask(client).await.map_err(failed)?;
         self.add(waits.check(&server, needs.slot_exists));
@@ -239,7 +240,7 @@ impl Check<'_> {
         let chosen = choose(&publications, complete, &patterns, &candidates, &relations);
         let carried_names: Vec<(String, String)> =
             chosen.iter().map(|(r, _)| (r.schema.clone(), r.name.clone())).collect();
-        let how = publications.chosen(&patterns, complete);
+        let how = publications.chosen(&self.part.publish, &patterns);
         self.add(relations::identities(&candidates, &by_oid, &carried_names, how));
         self.add(relations::partitions(&carried_tables(&chosen), how));
         self.add(relations::barred(&relations, &patterns));
@@ -250,6 +251,9 @@ impl Check<'_> {
         for (relation, published) in &chosen {
             self.add(relations::carried(relation, &server, needs.copies));
             let all = columns.remove(&relation.oid).unwrap_or_default();
+            if let Some(list) = published {
+                self.add(publication::columns(relation, &all, list, how.changes));
+            }
             let sent = |c: &Column| c.is_generated() || published.as_ref().is_none_or(|list| list.contains(&c.name));
             let columns: Vec<Column> = all.into_iter().filter(sent).collect();
             self.add(unread(relation, &columns, &server, needs.copies));

@@ -6,6 +6,7 @@ use pgonce::published::PublishedTable;
 use pgonce::stop::{Side, Stop};
 use tokio_postgres::{Client, Error};
 
+use super::columns::Column;
 use super::finding::{Finding, Severity, Subject, Who};
 use super::relations::{Chosen, Relation};
 use super::server::Server;
@@ -63,11 +64,10 @@ impl Publications {
     }
 
     /// How the tables come about, for the check of their identities.
-    pub fn chosen<'a>(&self, patterns: &'a [String], complete: bool) -> Chosen<'a> {
-        match complete {
-            false => Chosen::By(patterns),
-            true if self.found.iter().any(|p| p.sends[1] || p.sends[2]) => Chosen::Published,
-            true => Chosen::InsertsOnly,
+    pub fn chosen<'a>(&self, publish: &Publish, patterns: &'a [String]) -> Chosen<'a> {
+        Chosen {
+            patterns: matches!(publish, Publish::Ours { .. }).then_some(patterns),
+            changes: self.found.iter().any(|p| p.sends[1] || p.sends[2]),
         }
     }
 
@@ -211,6 +211,29 @@ impl Publication {
     }
 }
 
+/// A table of which only some columns are published. `changes`: updates or deletes are.
+pub fn columns(relation: &Relation, all: &[Column], published: &[String], changes: bool) -> Option<Finding> {
+    const ID: &str = "source.publication.columns";
+    let kept: Vec<&Column> = all.iter().filter(|c| !c.is_generated() && !published.contains(&c.name)).collect();
+    let list = |columns: &[&Column]| columns.iter().map(|c| c.name.clone()).collect::<Vec<_>>().join(", ");
+    let keys: Vec<&Column> = kept.iter().filter(|c| c.key).copied().collect();
+    if changes && !keys.is_empty() {
+        return Some(
+            Finding::new(ID, Severity::Problem, format!("published without {}", list(&keys)))
+                .table(&relation.schema, &relation.name)
+                .means(
+                    "The replica identity is not published, so the source's own UPDATE and DELETE of it fail. The \
+                     publication's list of columns has to hold it.",
+                ),
+        );
+    }
+    (!kept.is_empty()).then(|| {
+        Finding::new(ID, Severity::Note, format!("published without {}", list(&kept)))
+            .table(&relation.schema, &relation.name)
+            .means("The publication has a list of columns. The others are not carried: the target fills in defaults.")
+    })
+}
+
 /// A publication that does not exist: who can make it, and how.
 fn missing(name: &str, publish: &Publish, server: &Server, all: &[Candidate], relations: &[Relation]) -> Finding {
     const ID: &str = "source.publication";
@@ -238,14 +261,18 @@ fn missing(name: &str, publish: &Publish, server: &Server, all: &[Candidate], re
         names.join(", ")
     );
     let count = counted(names.len() as u64, "table", "tables");
-    let may = server.superuser || server.may_create && foreign == 0;
+    let may = !server.in_recovery && (server.superuser || server.may_create && foreign == 0);
     if let (Publish::Ours { .. }, true) = (publish, may) {
         return Finding::ok(ID, format!("publication {name} does not exist yet: pgonce makes it, of {count}")).of(of);
     }
     let means = match publish {
         Publish::Existing(_) => "It was named, so it has to be there before the flow begins.".to_owned(),
+        Publish::Ours { .. } if server.in_recovery => {
+            "A standby cannot make it: it has to be made on the primary.".to_owned()
+        }
         Publish::Ours { .. } if foreign > 0 => {
-            format!("Role {} cannot make it: it does not own {foreign} of its {count}.", server.role)
+            let foreign = counted(foreign as u64, "table", "tables");
+            format!("Role {} cannot make it, of {count}: it does not own {foreign} of them.", server.role)
         }
         Publish::Ours { .. } => {
             format!("Role {} cannot make it: it has no CREATE on database {}.", server.role, server.database)

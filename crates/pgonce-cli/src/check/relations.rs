@@ -121,13 +121,11 @@ pub fn barred(relations: &[Relation], patterns: &[String]) -> Vec<Finding> {
 
 /// How the tables of a flow come about.
 #[derive(Clone, Copy, Debug)]
-pub enum Chosen<'a> {
+pub struct Chosen<'a> {
     /// By patterns, for a publication of ours.
-    By(&'a [String]),
-    /// By a publication that sends updates and deletes.
-    Published,
-    /// By a publication that sends inserts only.
-    InsertsOnly,
+    pub patterns: Option<&'a [String]>,
+    /// Updates or deletes are published, and not inserts only.
+    pub changes: bool,
 }
 
 /// Replica identities of the tables that are carried or would be.
@@ -147,17 +145,24 @@ pub fn identities(
     let mut found = Vec::new();
     for table in candidates.iter().filter(|table| !table.identifiable()) {
         let text = format!("{}.{}", table.schema, table.name);
-        let (severity, means) = match chosen {
-            Chosen::By(patterns) => {
-                let mut matching = patterns.iter().filter(|pattern| matches(pattern, &text)).peekable();
-                if matching.peek().is_none() {
+        let is_carried = is_carried.contains(&(table.schema.as_str(), table.name.as_str()));
+        let (severity, means) = match (is_carried, chosen.patterns) {
+            (true, _) if chosen.changes => (
+                Severity::Problem,
+                "It is published with updates and deletes, so the source's own UPDATE and DELETE of it fail.",
+            ),
+            (true, _) => (Severity::Note, "Only its inserts are published, for which no replica identity is needed."),
+            (false, None) => continue,
+            (false, Some(patterns)) => {
+                let matching: Vec<&String> = patterns.iter().filter(|pattern| matches(pattern, &text)).collect();
+                if matching.is_empty() {
                     continue;
                 }
-                match matching.any(|pattern| !pattern.contains('*')) {
+                match matching.iter().any(|pattern| !pattern.contains('*')) {
                     true => (
                         Severity::Problem,
-                        "It was named, and in a publication of updates and deletes the source's own UPDATE of it would \
-                         fail: `pgonce run` refuses to begin.",
+                        "It was named, and in a publication of updates and deletes the source's own UPDATE of it \
+                         would fail: `pgonce run` does not take it in.",
                     ),
                     false => (
                         Severity::Warning,
@@ -165,14 +170,6 @@ pub fn identities(
                          UPDATE of it would fail.",
                     ),
                 }
-            }
-            _ if !is_carried.contains(&(table.schema.as_str(), table.name.as_str())) => continue,
-            Chosen::Published => (
-                Severity::Problem,
-                "It is published with updates and deletes, so the source's own UPDATE and DELETE of it fail.",
-            ),
-            Chosen::InsertsOnly => {
-                (Severity::Note, "Only its inserts are published, for which no replica identity is needed.")
             }
         };
         let what = table.problem();
@@ -242,7 +239,7 @@ pub fn names_barred(relations: &[Relation], pattern: &str) -> bool {
 
 /// Partitions that are published as themselves, without a usable replica identity.
 pub fn partitions(carried: &[&Relation], chosen: Chosen<'_>) -> Vec<Finding> {
-    if !matches!(chosen, Chosen::Published) {
+    if !chosen.changes {
         return Vec::new();
     }
     let without = carried.iter().filter(|r| r.partition && !r.identifiable);

@@ -54,8 +54,8 @@ pub struct Server {
     pub encoding: String,
     /// How the database sorts, as one text to compare.
     pub collation: String,
-    /// What tells this database of this running server from any other.
-    pub identity: String,
+    /// What tells this database of this running server from any other, where the role may know.
+    pub identity: Option<String>,
     /// Client connections that are open.
     pub connections: i64,
     settings: HashMap<String, String>,
@@ -68,13 +68,21 @@ impl Server {
                current_database()::text, r.rolname::text, r.rolsuper, r.rolreplication, \
                has_database_privilege(d.oid, 'CREATE'), r.rolconnlimit, pg_is_in_recovery(), \
                pg_encoding_to_char(d.encoding)::text, to_jsonb(d)::text, \
-               concat_ws('/', (pg_control_system()).system_identifier, d.oid, pg_postmaster_start_time()), \
+               has_function_privilege('pg_control_system()', 'EXECUTE'), \
                (SELECT sum(s.numbackends)::int8 FROM pg_stat_database s), \
                ARRAY(SELECT name::text FROM pg_settings ORDER BY name), \
                ARRAY(SELECT CASE WHEN name LIKE 'default_transaction%' THEN reset_val ELSE setting END \
                      FROM pg_settings ORDER BY name) \
              FROM pg_roles r, pg_database d WHERE r.rolname = current_user AND d.datname = current_database()";
         let row = client.query_one(sql, &[]).await?;
+        let identity = match row.get(11) {
+            true => {
+                let sql = "SELECT concat_ws('/', (pg_control_system()).system_identifier, d.oid, \
+                     pg_postmaster_start_time()) FROM pg_database d WHERE d.datname = current_database()";
+                Some(client.query_one(sql, &[]).await?.get(0))
+            }
+            false => None,
+        };
         let database: Value = row.get::<_, String>(10).parse().unwrap_or_default();
         // The locale of ICU and of the built-in provider moved from `daticulocale` to `datlocale` with 17.
         let text = |name: &str| database.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -95,7 +103,7 @@ impl Server {
                 true => format!("{}, {}", text("datcollate"), text("datctype")),
                 false => format!("{}, {}, {locale}", text("datcollate"), text("datctype")),
             },
-            identity: row.get(11),
+            identity,
             connections: row.get::<_, Option<i64>>(12).unwrap_or_default(),
             settings: names.into_iter().zip(values).filter_map(|(name, value)| Some((name, value?))).collect(),
         })

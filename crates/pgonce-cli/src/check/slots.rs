@@ -19,6 +19,8 @@ const LIMIT_SMALL: i64 = 1024;
 /// What the source says of its slots.
 #[derive(Debug)]
 pub struct Slots {
+    /// Bytes of WAL that the flow's own slot retains.
+    pub retained: Option<i64>,
     others: Vec<Other>,
     total: i64,
     walsenders: i64,
@@ -55,8 +57,10 @@ impl Slots {
             lost: row.get(2),
             retained: row.get(3),
         };
-        let others = rows.iter().map(other).filter(|other| slot != Some(other.name.as_str())).collect();
-        Ok(Slots { others, total: rows.len() as i64, walsenders: row.get(0), wal })
+        let (own, others): (Vec<Other>, Vec<Other>) =
+            rows.iter().map(other).partition(|other| slot == Some(other.name.as_str()));
+        let retained = own.first().and_then(|own| own.retained);
+        Ok(Slots { retained, others, total: rows.len() as i64, walsenders: row.get(0), wal })
     }
 
     /// Free slots and walsenders, other slots, and the WAL.
@@ -178,8 +182,20 @@ pub async fn own(client: &Client, slot: &str) -> Result<Option<SlotState>, Stop>
     slot_state(client, slot).await
 }
 
-/// Checks the flow's own slot. `begun`: the target has stored something of the flow. `alive`: a writer is at work.
-pub fn check_own(slot: &str, state: Option<&SlotState>, database: &str, begun: bool, alive: bool) -> Finding {
+/// What is known of a flow when its slot is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// The target has stored something of it.
+    pub begun: bool,
+    /// A writer is at work.
+    pub alive: bool,
+    /// Bytes of WAL that the slot retains.
+    pub retained: Option<i64>,
+}
+
+/// Checks the flow's own slot.
+pub fn check_own(slot: &str, state: Option<&SlotState>, database: &str, known: Known) -> Finding {
+    let Known { begun, alive, retained } = known;
     const ID: &str = "source.slot";
     let of = Subject::Object(slot.to_owned());
     let drop = format!("SELECT pg_catalog.pg_drop_replication_slot({});", quote_literal(slot));
@@ -209,9 +225,10 @@ pub fn check_own(slot: &str, state: Option<&SlotState>, database: &str, begun: b
         };
     }
     let found = format!(
-        "slot {slot} exists, with wal_status {}, confirmed to {}",
+        "slot {slot} exists, with wal_status {}, confirmed to {}, and retains {}",
         state.wal_status.as_deref().unwrap_or("unknown"),
         state.confirmed_flush.map_or_else(|| "nothing yet".to_owned(), |lsn| lsn.to_string()),
+        retained.map_or_else(|| "nothing".to_owned(), size_of),
     );
     if state.wal_status.as_deref() == Some("unreserved") {
         return Finding::new(ID, Severity::Warning, found).of(of).means(
@@ -224,5 +241,49 @@ pub fn check_own(slot: &str, state: Option<&SlotState>, database: &str, begun: b
         false => Finding::new(ID, Severity::Note, found)
             .of(of)
             .means("It is used as it is: changes are taken from its position on."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(active: bool, retained: i64) -> Other {
+        Other { name: "s".to_owned(), active, retained: Some(retained), lost: false }
+    }
+
+    #[test]
+    fn a_slot_that_nobody_reads_and_that_holds_much_is_a_warning() {
+        let severity = |slot: Other| slot.check().map(|finding| finding.severity);
+        assert_eq!(severity(slot(false, 2 << 30)), Some(Severity::Warning));
+        assert_eq!(severity(slot(true, 2 << 30)), Some(Severity::Note));
+        assert_eq!(severity(slot(false, 1)), Some(Severity::Note));
+        assert_eq!(severity(slot(false, 0)), None);
+        assert_eq!(severity(Other { lost: true, ..slot(false, 0) }), Some(Severity::Note));
+    }
+
+    #[test]
+    fn the_flows_own_slot_is_lost_missing_or_read_by_somebody() {
+        let known = |begun, alive| Known { begun, alive, retained: None };
+        let check = |state: Option<&SlotState>, known| check_own("s", state, "d", known).severity;
+        assert_eq!(
+            (check(None, known(false, false)), check(None, known(true, false))),
+            (Severity::Ok, Severity::Problem)
+        );
+        let good = SlotState { plugin: "pgoutput".to_owned(), database: "d".to_owned(), ..SlotState::default() };
+        assert_eq!(check(Some(&good), known(true, false)), Severity::Ok);
+        assert_eq!(check(Some(&good), known(false, false)), Severity::Note);
+        let read = SlotState { active_pid: Some(7), ..good.clone() };
+        assert_eq!(check(Some(&read), known(true, true)), Severity::Ok);
+        assert_eq!(check(Some(&read), known(true, false)), Severity::Warning);
+        for broken in [
+            SlotState { wal_status: Some("lost".to_owned()), ..good.clone() },
+            SlotState { two_phase: true, ..good.clone() },
+            SlotState { database: "other".to_owned(), ..good.clone() },
+        ] {
+            assert_eq!(check(Some(&broken), known(true, false)), Severity::Problem, "{broken:?}");
+        }
+        let late = SlotState { wal_status: Some("unreserved".to_owned()), ..good };
+        assert_eq!(check(Some(&late), known(true, false)), Severity::Warning);
     }
 }

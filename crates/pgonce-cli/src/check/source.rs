@@ -256,3 +256,43 @@ impl Waits {
         found
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(version: u32, in_recovery: bool) -> Server {
+        Server { version, version_text: format!("{}.1", version / 10_000), in_recovery, ..Server::default() }
+    }
+
+    #[test]
+    fn versions_are_supported_from_14_to_18() {
+        let severity = |number| version("source.version", &server(number, false)).severity;
+        assert_eq!([130_022, 140_000, 180_001].map(severity), [Severity::Problem, Severity::Ok, Severity::Ok]);
+        assert_eq!(severity(190_000), Severity::Warning);
+    }
+
+    #[test]
+    fn a_standby_has_slots_from_16_on() {
+        let severity = |number, standby| recovery(&server(number, standby)).severity;
+        assert_eq!(severity(150_000, false), Severity::Ok);
+        assert_eq!((severity(150_000, true), severity(160_000, true)), (Severity::Problem, Severity::Warning));
+    }
+
+    #[test]
+    fn only_what_is_open_for_long_is_told_and_what_cannot_be_seen() {
+        let waits = Waits {
+            running: vec![
+                (1, Some(0.5), "active".to_owned(), "d".to_owned()),
+                (2, Some(3600.0), "idle in transaction".to_owned(), "d".to_owned()),
+                (3, None, String::new(), "d".to_owned()),
+            ],
+            prepared: vec![("it's".to_owned(), 5.0, "d".to_owned())],
+        };
+        let found = waits.check(&server(150_000, false), false);
+        let severities: Vec<Severity> = found.iter().map(|f| f.severity).collect();
+        assert_eq!(severities, [Severity::Warning, Severity::Unknown, Severity::Warning]);
+        assert!(found[2].mends[0].text.starts_with("COMMIT PREPARED 'it''s';"), "{found:?}");
+        assert_eq!(waits.check(&server(150_000, false), true)[0].severity, Severity::Note);
+    }
+}

@@ -223,7 +223,7 @@ impl Ledger {
                     let found = format!("role {} may not make the schema pgonce", server.role);
                     Finding::new(ID, Severity::Problem, found)
                         .of(of())
-                        .means("pgonce keeps the flow's checkpoint there. `pgonce init --sql` prints it for an admin.")
+                        .means("pgonce keeps the flow's checkpoint there. `pgonce init --sql=target` prints it for an admin.")
                         .mend(Who::TargetAdmin, made)
                 }
             }

@@ -158,7 +158,7 @@ impl TargetTable {
         if !self.usage {
             found.push(
                 self.finding("target.privilege", Severity::Problem, format!("no USAGE on schema {}", self.schema))
-                    .means(format!("Role {} cannot write to it.", server.role))
+                    .means(format!("Role {} cannot write to it as the flow needs.", server.role))
                     .mend(Who::TargetAdmin, format!("GRANT USAGE ON SCHEMA {} TO {role};", quote_ident(&self.schema))),
             );
         }

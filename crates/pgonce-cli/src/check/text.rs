@@ -63,11 +63,19 @@ impl Report {
         }
         for (who, mends) in group.mends() {
             output.line(&format!("  {}", output.tone(Tone::Faint, &format!("{}:", who.words()))));
-            let lines: Vec<&str> = mends.iter().flat_map(|mend| mend.text.lines()).collect();
-            lines.iter().take(limit).for_each(|line| output.line(&format!("    {line}")));
-            if lines.len() > limit {
-                let more = counted((lines.len() - limit) as u64, "line", "lines");
-                output.line(&format!("    -- ... and {more} more, which --all shows"));
+            // Whole statements or none: half of one is worse than nothing.
+            let (mut shown, mut left) = (0, 0);
+            for mend in mends.iter() {
+                let lines = mend.text.lines().count();
+                if shown + lines > limit {
+                    left += lines;
+                    continue;
+                }
+                shown += lines;
+                mend.text.lines().for_each(|line| output.line(&format!("    {line}")));
+            }
+            if left > 0 {
+                output.line(&format!("    -- and {} of SQL, which --all shows", counted(left as u64, "line", "lines")));
             }
             if mends.iter().any(|mend| mend.restart) {
                 output.line("    -- and restart the server");
