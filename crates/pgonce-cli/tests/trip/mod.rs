@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use pgonce_testkit::Random;
-use pgonce_testkit::random_schema::{Publication, RandomSchema, Step, Table};
+use pgonce_testkit::random_schema::{RandomSchema, Step, Table};
 use tokio_postgres::Client;
 
 use crate::common::{Flow, said};
@@ -81,6 +81,8 @@ impl Drop for Trip {
         if std::thread::panicking() {
             drop(std::fs::write(self.folder.join("steps.sql"), &self.steps));
             drop(std::fs::write(self.folder.join("pgonce.log"), self.case.log()));
+            drop(std::fs::write(self.folder.join("target.log"), self.case.pair.target.log_tail()));
+            drop(std::fs::write(self.folder.join("source.log"), self.case.pair.source.log_tail()));
         }
     }
 }
@@ -97,11 +99,11 @@ impl Trip {
             sessions.push(session);
         }
         self.play(&sessions, &self.schema.first_rows()).await;
-        self.play(&sessions, &self.schema.workload(0, 8)).await;
+        self.play(&sessions, &self.schema.workload(0, 8, false)).await;
 
         self.subscribe().await;
         let mut run = self.case.start();
-        let during = cut(self.schema.workload(1, 25));
+        let during = cut(self.schema.workload(1, 25, true));
         let kill_at = random.percent(60).then(|| random.place(during.len()));
         let pause = Duration::from_millis(random.below(8));
         for (at, step) in during.into_iter().enumerate() {
@@ -114,7 +116,8 @@ impl Trip {
             tokio::time::sleep(pause).await;
         }
         self.case.settled(&mut run).await;
-        self.play(&sessions, &self.schema.workload(2, 25)).await;
+        self.natively_settled().await;
+        self.play(&sessions, &self.schema.workload(2, 25, false)).await;
         run.end().await;
         self.case.drain().await;
         self.compare().await;
@@ -188,6 +191,17 @@ impl Trip {
         );
         native.batch_execute(&subscription).await.unwrap();
         self.native = Some(native);
+    }
+
+    /// Waits until the native subscription has copied all of its tables.
+    async fn natively_settled(&self) {
+        let Some(native) = &self.native else { return };
+        let deadline = Instant::now() + NATIVE_PATIENCE;
+        let copying = "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate NOT IN ('s', 'r')";
+        while native.query_one(copying, &[]).await.unwrap().get::<_, i64>(0) > 0 {
+            assert!(Instant::now() < deadline, "the native subscription does not end its copy");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// The target against the source: what is published of it, and nothing else.

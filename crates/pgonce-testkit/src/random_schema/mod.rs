@@ -7,8 +7,8 @@
 //! ```
 //! use pgonce_testkit::random_schema::RandomSchema;
 //! let schema = RandomSchema::new(7, 18);
-//! let transactions = schema.workload(1, 20);
-//! assert_eq!(transactions, RandomSchema::new(7, 18).workload(1, 20));
+//! let transactions = schema.workload(1, 20, false);
+//! assert_eq!(transactions, RandomSchema::new(7, 18).workload(1, 20, false));
 //! ```
 
 mod column;
@@ -28,7 +28,6 @@ pub use workload::Step;
 #[derive(Debug)]
 pub struct RandomSchema {
     seed: u64,
-    major: u32,
     tables: Vec<Table>,
     publication: Publication,
 }
@@ -44,7 +43,7 @@ impl RandomSchema {
             let table = Table::new(&mut random, n, major, publication, &tables);
             tables.push(table);
         }
-        RandomSchema { seed, major, tables, publication }
+        RandomSchema { seed, tables, publication }
     }
 
     /// The seed.
@@ -102,9 +101,12 @@ impl RandomSchema {
         workload::first_rows(&self.tables, Random::split(self.seed, 99))
     }
 
-    /// The steps of `transactions` transactions, in several sessions. Another `phase` has others.
-    pub fn workload(&self, phase: u64, transactions: u32) -> Vec<Step> {
-        workload::steps(&self.tables, self.publication, Random::split(self.seed, 100 + phase), transactions)
+    /// The steps of `transactions` transactions, in several sessions. Another `phase` has others. In a `gentle` one,
+    /// tables that are published with their inserts only are only inserted into: while they are copied, what a change
+    /// leaves behind at a target would depend on when it was copied.
+    pub fn workload(&self, phase: u64, transactions: u32, gentle: bool) -> Vec<Step> {
+        let subject = workload::Subject { tables: &self.tables, publication: self.publication, gentle };
+        workload::steps(subject, Random::split(self.seed, 100 + phase), transactions)
     }
 }
 

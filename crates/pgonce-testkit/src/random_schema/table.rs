@@ -170,6 +170,8 @@ impl Table {
         if plain && publication.names_tables() && self.identity == Identity::Default && random.percent(20) {
             self.inserts_only = true;
             self.identity = Identity::Nothing;
+            // A key that is deleted at the source, and comes again, would still be at the target.
+            self.key.clear();
         }
         if plain && !self.inserts_only && random.percent(30) {
             let parent = before.iter().find(|table| table.can_be_referenced());
@@ -287,13 +289,15 @@ impl Table {
     }
 
     /// Whether a native subscription carries it exactly. With FULL and without a key at the target, it takes any row
-    /// that is equal by the types' operators, and fails where a type has none, or a column is generated.
+    /// that is equal by the types' operators; it fails where a type has none, and finds no row where a column is
+    /// generated, or is the target's own with a value.
     pub fn is_native(&self) -> bool {
         if self.identity != Identity::Full || !self.key.is_empty() && !self.deferrable {
             return true;
         }
         let least = if self.key.is_empty() { Equality::Exact } else { Equality::Loose };
-        self.columns.iter().all(|column| column.generated.is_none() && column.kind.equality >= least)
+        !self.target_own
+            && self.columns.iter().all(|column| column.generated.is_none() && column.kind.equality >= least)
     }
 
     /// The published rows of the source, as sorted text.

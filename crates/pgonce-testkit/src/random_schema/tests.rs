@@ -4,7 +4,8 @@ use super::*;
 
 fn everything(seed: u64, major: u32) -> String {
     let schema = RandomSchema::new(seed, major);
-    let steps: String = schema.workload(1, 30).iter().map(|step| format!("{} {}\n", step.session, step.sql)).collect();
+    let steps: String =
+        schema.workload(1, 30, false).iter().map(|step| format!("{} {}\n", step.session, step.sql)).collect();
     let publications = (schema.publications().0, schema.native_publications().0);
     format!("{}{}{}{publications:?}{steps}", schema.source_sql(), schema.target_sql(), schema.native_sql())
 }

@@ -31,13 +31,22 @@ pub(crate) fn first_rows(tables: &[Table], mut random: Random) -> Vec<Step> {
     steps
 }
 
-pub(crate) fn steps(tables: &[Table], publication: Publication, mut random: Random, transactions: u32) -> Vec<Step> {
+/// What a workload is about.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) tables: &'a [Table],
+    pub(crate) publication: Publication,
+    /// Tables that are published with their inserts only are only inserted into.
+    pub(crate) gentle: bool,
+}
+
+pub(crate) fn steps(subject: Subject<'_>, mut random: Random, transactions: u32) -> Vec<Step> {
     let mut left = transactions;
     let mut steps = Vec::new();
     while left > 0 {
         let together = if random.percent(70) { 1 } else { random.place(SESSIONS) + 1 };
         let mut open: Vec<(usize, VecDeque<String>)> = (0..together.min(left as usize))
-            .map(|session| (session, transaction(tables, publication, &mut random).into()))
+            .map(|session| (session, transaction(subject, &mut random).into()))
             .collect();
         left = left.saturating_sub(u32::try_from(together).unwrap_or(1));
         while !open.is_empty() {
@@ -52,7 +61,8 @@ pub(crate) fn steps(tables: &[Table], publication: Publication, mut random: Rand
     steps
 }
 
-fn transaction(tables: &[Table], publication: Publication, random: &mut Random) -> Vec<String> {
+fn transaction(subject: Subject<'_>, random: &mut Random) -> Vec<String> {
+    let tables = subject.tables;
     let mut statements = vec!["BEGIN".to_owned()];
     let number = *random.pick(&[1, 1, 2, 3, 5, 9]);
     // A transaction often stays with a table, so that rows meet each other.
@@ -64,20 +74,23 @@ fn transaction(tables: &[Table], publication: Publication, random: &mut Random) 
         if random.percent(12) {
             statements.push("SAVEPOINT inner_part".to_owned());
             for _ in 0..random.between(1, 3) {
-                statements.push(statement(random.pick(tables), tables, publication, random));
+                statements.push(statement(random.pick(tables), subject, random));
             }
             let end =
                 if random.percent(65) { "ROLLBACK TO SAVEPOINT inner_part" } else { "RELEASE SAVEPOINT inner_part" };
             statements.push(end.to_owned());
         } else {
-            statements.push(statement(table, tables, publication, random));
+            statements.push(statement(table, subject, random));
         }
     }
     statements.push(if random.percent(8) { "ROLLBACK" } else { "COMMIT" }.to_owned());
     statements
 }
 
-fn statement(table: &Table, tables: &[Table], publication: Publication, random: &mut Random) -> String {
+fn statement(table: &Table, subject: Subject<'_>, random: &mut Random) -> String {
+    if subject.gentle && table.inserts_only {
+        return rows::insert(table, random);
+    }
     let keyless = table.key.is_empty();
     match random.below(100) {
         0..40 => rows::insert(table, random),
@@ -85,20 +98,20 @@ fn statement(table: &Table, tables: &[Table], publication: Publication, random: 
         40..68 => rows::update(table, random),
         68..82 => rows::change_key(table, random),
         82..96 => rows::delete(table, random),
-        _ => truncate(table, tables, publication, random),
+        _ => truncate(table, subject, random),
     }
 }
 
-fn truncate(table: &Table, tables: &[Table], publication: Publication, random: &mut Random) -> String {
+fn truncate(table: &Table, subject: Subject<'_>, random: &mut Random) -> String {
     // A partition that is published as its root is emptied without a word: PostgreSQL does not send it.
     if let Some(partitions) = table.partitions
-        && !publication.as_root()
+        && !subject.publication.as_root()
         && random.percent(50)
     {
         return format!("TRUNCATE {}", random.pick(&table.leaves(partitions)));
     }
     let mut names = vec![table.quoted()];
-    for other in tables {
+    for other in subject.tables.iter().filter(|other| !(subject.gentle && other.inserts_only)) {
         if other.number != table.number && random.percent(15) {
             names.push(other.quoted());
         }
