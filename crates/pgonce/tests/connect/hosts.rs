@@ -65,7 +65,7 @@ async fn the_server_that_target_session_attrs_asks_for_is_found_also_after_a_fai
         }
 
         // The primary goes away: nobody can be written to, which is waited out.
-        assert!(primary.sigkill_postmaster().await.unwrap().with_it > 0);
+        assert!(primary.sigkill_postmaster().await.unwrap().with_it() > 0);
         let error = at([p, s], "read-write").await.unwrap_err();
         assert!(error.is_transient(), "{error}");
         assert!(matches!(&error, ConnectError::Hosts { errors } if errors.len() == 2), "{error}");
