@@ -1,17 +1,92 @@
-//! Publications made by others, roles that may little, names that look like SQL. Faults J3, J4, K3.
+//! Publications made by others, roles that may little, names that look like SQL. Faults J1, J3, J4, K3.
 
 mod common;
 mod pair;
 
-use common::said;
+use std::os::unix::fs::PermissionsExt;
+
+use common::{Flow, said};
 use pair::Case;
-use pgonce_testkit::majors;
+use pgonce_testkit::{Cluster, TlsFiles, majors};
 
 /// 63 bytes, as long as a name can be.
 const LONG: &str = "l\u{f6}ng;\"name' of sixty-three bytes -- $1 %s \\ {} ............ 63";
 
 fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// The source lets a client certificate in, and the target a password, each over TLS only. Both connections are
+/// described by service files, the password lies in a password file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn j1_a_flow_by_services_with_a_client_certificate_and_a_password_file() {
+    const PASSWORD: &str = r"p:a\s's w@o%r#d";
+    for major in majors().unwrap() {
+        let files = TlsFiles::generate().unwrap();
+        let builder =
+            |name| Cluster::builder(major).name(name).tls(files.clone()).require_tls().conf("log_connections", "on");
+        let source = builder("source").client_certificates().hba("hostssl all,replication mover 127.0.0.1/32 cert");
+        let target = builder("target").hba("hostssl all,replication mover 127.0.0.1/32 scram-sha-256");
+        let (source, target) = tokio::join!(source.start(), target.start());
+        let mut flow = Flow::between(source.unwrap(), target.unwrap());
+        flow.at_source("CREATE ROLE mover LOGIN SUPERUSER").await;
+        let literal = PASSWORD.replace('\'', "''");
+        flow.at_target(&format!("CREATE ROLE mover LOGIN SUPERUSER PASSWORD '{literal}'")).await;
+
+        let private = |name: &str, text: &str| {
+            let path = flow.folder().join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            path.display().to_string()
+        };
+        let (certificate, key) = files.client("mover").unwrap();
+        let (certificate, key) = (private("mover.crt", &certificate), private("mover.key", &key));
+        let escaped = PASSWORD.replace('\\', r"\\").replace(':', r"\:");
+        let passfile = private("passfile", &format!("localhost:{}:*:mover:{escaped}\n", flow.target.port()));
+        let common = |cluster: &Cluster| {
+            format!(
+                "host=localhost\nport={}\nuser=mover\ndbname=postgres\nsslmode=verify-full\nsslrootcert={}\n",
+                cluster.port(),
+                cluster.ca_file().display()
+            )
+        };
+        let services = private(
+            "services",
+            &format!(
+                "[source]\n{}sslcert={certificate}\nsslkey={key}\n[target]\n{}passfile={passfile}\n\
+                 channel_binding=require\n",
+                common(&flow.source),
+                common(&flow.target)
+            ),
+        );
+        (flow.source_url, flow.target_url) = ("service=source".to_owned(), "service=target".to_owned());
+        flow.both("CREATE TABLE t (id int PRIMARY KEY)").await;
+        let run = async |words: &[&str], status: i32| {
+            let mut command = flow.command(words);
+            command.env("PGSERVICEFILE", &services);
+            let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+            assert_eq!(output.status.code(), Some(status), "{}", said(&output));
+            said(&output)
+        };
+        for n in 0..2 {
+            flow.at_source(&format!("INSERT INTO t VALUES ({n})")).await;
+            run(&["run", "--until", "now"], 0).await;
+        }
+        assert_eq!(flow.assert_same("SELECT * FROM t ORDER BY id").await.len(), 2);
+        for cluster in [&flow.source, &flow.target] {
+            let log = cluster.log();
+            let lines: Vec<&str> = log.lines().filter(|line| line.contains("authorized: user=mover")).collect();
+            assert!(!lines.is_empty() && lines.iter().all(|line| line.contains("SSL enabled")), "{lines:?}");
+            let replication = lines.iter().any(|line| line.contains("replication connection authorized"));
+            assert_eq!(replication, cluster.name() == "source", "{lines:?}");
+        }
+        flow.source_url = "service=source sslmode=disable".to_owned();
+        let mut command = flow.command(&["run", "--until", "now"]);
+        command.env("PGSERVICEFILE", &services);
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+        assert!(said(&output).contains("[connection_refused]"), "{}", said(&output));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -78,7 +78,8 @@ impl TlsFiles {
         })
     }
 
-    /// Makes a client certificate with this common name, signed by the same authority, and its key (PKCS #8). PEM texts.
+    /// Makes a client certificate with this common name, signed by the same authority, and its key (PKCS #8), both as
+    /// PEM texts.
     pub fn client(&self, name: &str) -> Result<(String, String), KitError> {
         let mut client = CertificateParams::new(Vec::new())?;
         client.distinguished_name.push(DnType::CommonName, name);

@@ -45,6 +45,10 @@ pub fn stop_from_sql(side: Side, error: &tokio_postgres::Error) -> Stop {
             Side::Source => SOURCE_ENCODING.to_owned(),
             Side::Target => TARGET_ENCODING.to_owned(),
         },
+        "25006" => format!(
+            "The {side} is read-only, as a standby is: name its primary, or all its hosts, with \
+             target_session_attrs=read-write."
+        ),
         _ => format!("The {side}'s server log has the statement and the full message."),
     };
     match side {
@@ -82,6 +86,7 @@ pub fn condition(sqlstate: &str) -> &'static str {
         "23505" => "unique_violation",
         "23514" => "check_violation",
         "23P01" => "exclusion_violation",
+        "25006" => "read_only_sql_transaction",
         "40001" => "serialization_failure",
         "40P01" => "deadlock_detected",
         "42501" => "insufficient_privilege",

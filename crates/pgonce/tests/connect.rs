@@ -80,9 +80,15 @@ fn file(folder: &Path, name: &str, text: &str) -> String {
 }
 
 #[tokio::test]
-async fn tls_checks_what_sslmode_says() {
+async fn j1_tls_checks_what_sslmode_says() {
+    for major in majors().unwrap() {
+        tls_checks(major).await;
+    }
+}
+
+async fn tls_checks(major: u32) {
     let files = TlsFiles::generate_for(&["localhost"], Curve::P256).unwrap();
-    let cluster = Cluster::builder(MAJOR)
+    let cluster = Cluster::builder(major)
         .name("tls")
         .hba("hostssl all,replication app 127.0.0.1/32 scram-sha-256")
         .tls(files)
@@ -132,8 +138,14 @@ async fn tls_checks_what_sslmode_says() {
 }
 
 #[tokio::test]
-async fn a_sha_384_certificate_binds_the_channel_and_an_odd_password_passes() {
-    let cluster = Cluster::builder(MAJOR)
+async fn j2_a_sha_384_certificate_binds_the_channel_and_an_odd_password_passes() {
+    for major in majors().unwrap() {
+        channel_is_bound(major).await;
+    }
+}
+
+async fn channel_is_bound(major: u32) {
+    let cluster = Cluster::builder(major)
         .name("p384")
         .tls(TlsFiles::generate_for(&["127.0.0.1"], Curve::P384).unwrap())
         .require_tls()

@@ -45,7 +45,7 @@ pub enum ParseConnectionError {
         reason: String,
     },
     /// A service file that cannot be read.
-    #[error("service file {}{}: {reason}", file.display(), line.map(|line| format!(", line {line}")).unwrap_or_default())]
+    #[error("service file {}{}: {reason}", file.display(), at_line(*line))]
     ServiceFile {
         /// The file.
         file: PathBuf,
@@ -71,6 +71,10 @@ pub enum ParseConnectionError {
 
 pub(super) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map(|key| format!("; did you mean {key:?}?")).unwrap_or_default()
+}
+
+fn at_line(line: Option<usize>) -> String {
+    line.map(|line| format!(", line {line}")).unwrap_or_default()
 }
 
 fn place(key: &str, origin: &Origin) -> String {

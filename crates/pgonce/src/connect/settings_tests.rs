@@ -186,7 +186,7 @@ fn a_service_goes_before_the_environment_and_behind_the_string() {
     assert!(!message.contains("SECRET"));
 
     // The user's own file, then the system's.
-    let home = super::super::environment::Environment::empty()
+    let home = Environment::empty()
         .with_os_user("os")
         .with("HOME", folder.path())
         .with("PGSYSCONFDIR", folder.path().join("etc"))
@@ -304,6 +304,18 @@ fn keys_that_are_not_obeyed_are_refused_by_name() {
     }
     for key in KEYS {
         assert_eq!(KEYS.iter().filter(|other| other.name == key.name).count(), 1, "{}", key.name);
+    }
+}
+
+#[test]
+fn every_key_and_every_variable_is_documented() {
+    let text = include_str!("../../../../docs/connections.md");
+    for key in KEYS {
+        assert!(text.contains(&format!("`{}`", key.name)), "{} is missing in docs/connections.md", key.name);
+        let obeyed = key.standing == super::super::keys::Standing::Accepted;
+        for variable in key.variable.iter().filter(|_| obeyed) {
+            assert!(text.contains(&format!("`{variable}`")), "{variable} is missing in docs/connections.md");
+        }
     }
 }
 

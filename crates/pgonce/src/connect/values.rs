@@ -33,7 +33,7 @@ impl Values {
             values.0.insert(key.name, Value { key, text, origin: Origin::String });
         }
         for name in ["service", "servicefile"] {
-            values.from_variable(name, environment)?;
+            values.complete(name, environment)?;
         }
         if let (Some(name), Some(value)) = (values.text("service"), values.0.get("service")) {
             let section = service::find(name, &value.origin, values.text("servicefile"), environment)?;
@@ -43,14 +43,14 @@ impl Values {
             }
         }
         for key in KEYS {
-            values.from_variable(key.name, environment)?;
+            values.complete(key.name, environment)?;
         }
         values.refuse_what_is_not_supported()?;
         Ok(values)
     }
 
     /// Completes a key from the variable that stands in for it.
-    fn from_variable(&mut self, name: &str, environment: &Environment) -> Result<(), ParseConnectionError> {
+    fn complete(&mut self, name: &str, environment: &Environment) -> Result<(), ParseConnectionError> {
         let Some(key) = super::keys::find(name) else { return Ok(()) };
         let Some(variable) = key.variable else { return Ok(()) };
         let Some(found) = environment.get(variable) else { return Ok(()) };

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::source::Source;
-use pgonce::stop::Reason;
+use pgonce::sql_error::stop_from_sql;
+use pgonce::stop::{Reason, Side};
 
 use super::*;
 
@@ -63,6 +64,13 @@ async fn the_server_that_target_session_attrs_asks_for_is_found_also_after_a_fai
             assert_eq!(at([p, s], attrs).await.unwrap(), first, "{attrs} on {major}");
             assert_eq!(at([s, p], attrs).await.unwrap(), second, "{attrs} on {major}");
         }
+
+        // Who asks for nothing may end up where nothing can be written, and is told what to ask for.
+        let at_standby = settings(&format!("{base} port={s},{p}"));
+        let sql = connect_sql(&at_standby, "test").await.unwrap();
+        let error = sql.client.batch_execute("CREATE TABLE t (id int)").await.unwrap_err();
+        let hint = stop_from_sql(Side::Target, &error).hint();
+        assert!(hint.contains("target_session_attrs=read-write"), "{hint}");
 
         // The primary goes away: nobody can be written to, which is waited out.
         assert!(primary.sigkill_postmaster().await.unwrap().with_it() > 0);

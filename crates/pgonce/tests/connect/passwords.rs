@@ -62,7 +62,8 @@ async fn any_password_any_role_and_any_database_connects_from_every_place() {
     for major in majors().unwrap() {
         let cluster = Cluster::builder(major)
             .name("odd")
-            .hba("host all,replication +hashed 127.0.0.1/32 md5\nhost all,replication +scrammed 127.0.0.1/32 scram-sha-256")
+            .hba("host all,replication +hashed 127.0.0.1/32 md5")
+            .hba("host all,replication +scrammed 127.0.0.1/32 scram-sha-256")
             .start()
             .await
             .unwrap();
