@@ -13,6 +13,7 @@ mod progress;
 mod render;
 mod time;
 mod verify;
+mod waits;
 mod watch;
 
 use std::process::ExitCode;

@@ -13,7 +13,7 @@ use pgonce::stop::Stop;
 use pgonce_target::{PostgresTarget, TargetSettings};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::block_on;
 use crate::config::flags::FlowOptions;
@@ -23,6 +23,7 @@ use crate::lock::DataDir;
 use crate::output::{Output, Tone};
 use crate::progress::Display;
 use crate::render::{Listing, count, counted};
+use crate::waits;
 
 /// Exit status of a process that was interrupted twice: 128 and the number of SIGINT, as a shell counts.
 const INTERRUPTED: i32 = 130;
@@ -66,13 +67,16 @@ async fn run(config: FlowConfig, until: Option<Until>, spill: PathBuf, output: O
     let mut pipeline = Pipeline::new(source, sink, options);
     let progress = pipeline.progress();
     let (tell, told) = watch::channel(false);
-    let mut display = Display::new(output);
+    let (waits, waited_for) = mpsc::unbounded_channel();
+    let looking = tokio::spawn(waits::watch(config, progress.clone(), waits));
+    let mut display = Display::new(output, waited_for);
     let signals = tokio::spawn(stop_at_signal(Signals::listen()?, tell, output));
     let ended = tokio::select! {
         ended = pipeline.run(told) => ended,
         never = display.follow(progress.clone()) => match never {},
     };
     signals.abort();
+    looking.abort();
     let last = progress.borrow().clone();
     display.finish(&last);
     conclude(ended?, &last, output);
