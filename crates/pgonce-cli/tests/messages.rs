@@ -123,6 +123,19 @@ async fn what_a_role_may_not_use_is_named_with_the_grant() {
             "{text}"
         );
         case.target_url = own;
+
+        // Somebody's own error of the same code and the same words: it may quote a row.
+        let other = Case::new(major, "raised").await;
+        other.both("CREATE TABLE t (id int PRIMARY KEY, v text)").await;
+        other.at_source("INSERT INTO t VALUES (1, 'hidden')").await;
+        let raise = "CREATE FUNCTION raise() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 RAISE EXCEPTION 'permission denied for table %', NEW.v USING ERRCODE = '42501'; END $$;
+             CREATE TRIGGER raise BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION raise();
+             ALTER TABLE t ENABLE ALWAYS TRIGGER raise";
+        other.at_target(raise).await;
+        let text = other.refused("target_not_ready", 8).await;
+        assert!(text.contains("SQLSTATE 42501 (insufficient_privilege)") && !text.contains("hidden"), "{text}");
+
         case.at_target("DROP OWNED BY denied_role; DROP ROLE denied_role").await;
     }
 }
@@ -182,5 +195,43 @@ async fn reset_refuses_a_flow_that_copies_elsewhere_and_check_tells_how_it_stand
         assert_eq!(case.output(&["status", "--check"]).await.status.code(), Some(7));
         let output = case.output_elsewhere(&["reset", "--yes"]).await;
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_key_of_a_conflicting_row_is_shown_to_who_asks_and_stored_nowhere() {
+    for major in majors().unwrap() {
+        let case = Case::new(major, "asked").await;
+        case.both("CREATE TABLE k (\"Id\" text, part int, v text, PRIMARY KEY (\"Id\", part))").await;
+        case.at_source("INSERT INTO k VALUES ('Zq7 key', 77313, 'Zq8 value'), ('other', 1, 'x')").await;
+        case.drain().await;
+        case.at_target("DELETE FROM k WHERE part = 77313").await;
+        case.at_source("UPDATE k SET part = 2, v = 'Zq8 new' WHERE part = 77313").await;
+        let text = case.refused("row_conflict", 7).await;
+        assert!(!text.contains("Zq7") && !text.contains("77313"), "not asked for: {text}");
+        let output = case.output(&["run", "--until", "now", "--show-keys"]).await;
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(7), "{text}");
+        let shown = "the row that was looked for: Id = \"Zq7 key\", part = \"77313\"";
+        assert!(text.contains(shown) && text.contains("(identified by Id, part)"), "{text}");
+        assert!(!text.contains("Zq8"), "keys only: {text}");
+        let stored = said(&case.output(&["status"]).await) + &case.ledger().await;
+        assert!(!stored.contains("Zq7") && !stored.contains("77313"), "{stored}");
+        let output = case.output(&["run", "--until", "now", "--show-keys", "--format", "json"]).await;
+        let lines = String::from_utf8(output.stdout).unwrap();
+        let rows = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let rows: Vec<Value> = rows.filter(|event| event["event"] == "row").collect();
+        assert_eq!(rows.len(), 1, "{lines}");
+        assert_eq!(rows[0]["key"], "Id = \"Zq7 key\", part = \"77313\"");
+
+        // The other ways to look for a row: a delete, and a row that is told from others by all it holds.
+        case.at_target("INSERT INTO k VALUES ('Zq7 key', 77313, 'x')").await;
+        case.drain().await;
+        case.at_target("DELETE FROM k WHERE part = 1").await;
+        case.at_source("DELETE FROM k WHERE part = 1").await;
+        let text = said(&case.output(&["run", "--until", "now", "--show-keys"]).await);
+        assert!(text.contains("the row that was looked for: Id = \"other\", part = \"1\"\n"), "{text}");
+        let text = said(&case.output(&["run", "--until", "now"]).await);
+        assert!(!text.contains("looked for:") && !text.contains("\"other\""), "{text}");
     }
 }

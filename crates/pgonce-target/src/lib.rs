@@ -20,6 +20,6 @@ mod value;
 mod write;
 
 pub use ledger::{LEDGER_SQL, LEDGER_VERSION, writers};
-pub use settings::{SynchronousCommit, TargetSettings};
+pub use settings::{ShownKey, SynchronousCommit, TargetSettings};
 pub use status::{CopiedTable, FlowPhase, FlowStatus, StoredStop, list_flows, read_status, remove_flow};
 pub use target::{PostgresTarget, TargetReport};

@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::inflight::{InFlight, Subject};
 use crate::ledger::{self, from_pg, ledger_stop, lsn, sql_stop, unreadable};
 use crate::plan::{Planner, Scope};
-use crate::settings::{SynchronousCommit, TargetSettings};
+use crate::settings::{ShownKey, SynchronousCommit, TargetSettings};
 
 /// The planner in use.
 type InUse = crate::write::RowWriter;
@@ -35,6 +35,7 @@ pub(crate) struct Session {
     /// Whether target triggers and foreign keys keep still.
     pub(crate) triggers_suppressed: bool,
     writer: InUse,
+    show_key: Option<ShownKey>,
     ledger: LedgerStatements,
     durability: SynchronousCommit,
     /// Everything up to here is flushed.
@@ -127,7 +128,8 @@ impl Session {
             checkpoint: None,
             timeline: 0,
             triggers_suppressed,
-            writer: InUse::default(),
+            writer: InUse::showing_keys(settings.show_key.is_some()),
+            show_key: settings.show_key.clone(),
             ledger: LedgerStatements::none(client).await?,
             durability: settings.durability,
             proved: None,
@@ -246,7 +248,12 @@ impl Session {
         Ok(changes)
     }
 
-    async fn stop(&self, failure: Failure, transaction: Option<&Transaction>) -> Stop {
+    async fn stop(&self, mut failure: Failure, transaction: Option<&Transaction>) -> Stop {
+        if let (Failure::Rows { shown, .. }, Some(place)) = (&mut failure, &self.show_key)
+            && let Some(key) = shown.take()
+        {
+            place.keep(key.into());
+        }
         match failure {
             Failure::Fenced => {
                 if let Err(error) = self.connection.client.execute(&self.ledger.rollback, &[]).await {

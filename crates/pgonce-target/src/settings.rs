@@ -1,5 +1,7 @@
 //! Where and how a target writes.
 
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pgonce::connect::ConnectionSettings;
@@ -16,6 +18,31 @@ pub struct TargetSettings {
     pub durability: SynchronousCommit,
     /// How long the rows of `pgonce.applied` are kept behind the checkpoint. The default is 7 days.
     pub applied_retention: Duration,
+    /// Where an operator asked to see it: the key of the row that an update or a delete did not hit.
+    pub show_key: Option<ShownKey>,
+}
+
+/// A place for the key of a row that an update or a delete should have hit: the only way by which values of a row leave.
+/// It is for whoever asked for it by name; what is stored, logged or returned as a [`Stop`](pgonce::stop::Stop) never
+/// holds it. Clones are the same place. `Debug` does not print it.
+#[derive(Clone, Default)]
+pub struct ShownKey(Arc<Mutex<Option<String>>>);
+
+impl ShownKey {
+    /// Takes the key out, as `id = 5, part = 7`.
+    pub fn take(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn keep(&self, key: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(key);
+    }
+}
+
+impl fmt::Debug for ShownKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ShownKey(..)")
+    }
 }
 
 impl TargetSettings {
@@ -26,6 +53,7 @@ impl TargetSettings {
             connection,
             durability: SynchronousCommit::default(),
             applied_retention: Duration::from_secs(7 * 24 * 60 * 60),
+            show_key: None,
         }
     }
 }

@@ -10,7 +10,7 @@ use pgonce::position::Lsn;
 use pgonce::sink::{Sink, StartMode};
 use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::stop::Stop;
-use pgonce_target::{PostgresTarget, TargetSettings};
+use pgonce_target::{PostgresTarget, ShownKey, TargetSettings};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -34,6 +34,10 @@ pub struct RunArguments {
     /// End with status 0 when everything before this point is durable on the target: `now`, or an LSN as in 16/B374D848
     #[arg(long, value_name = "now|LSN", value_parser = parse_until)]
     pub until: Option<Until>,
+    /// Where a change of a row stops the flow because the target has no such row, or more than one, show the row's key
+    /// with its values: they are printed, and stored nowhere
+    #[arg(long)]
+    pub show_keys: bool,
     /// The flow
     #[command(flatten)]
     pub options: FlowOptions,
@@ -55,15 +59,18 @@ pub fn execute(arguments: &RunArguments, output: Output) -> Result<(), Failure> 
     let config = config::load(&arguments.options)?;
     let data_dir = DataDir::take(&config.data_dir)?;
     let spill = data_dir.spill()?;
-    block_on(run(config, arguments.until, spill, output))
+    block_on(run(config, arguments, spill, output))
 }
 
-async fn run(config: FlowConfig, until: Option<Until>, spill: PathBuf, output: Output) -> Result<(), Failure> {
+async fn run(config: FlowConfig, arguments: &RunArguments, spill: PathBuf, output: Output) -> Result<(), Failure> {
     let source = SlotSource::new(slot_settings(&config, spill));
-    let sink = PostgresTarget::new(target_settings(&config));
+    let mut target = target_settings(&config);
+    target.show_key = arguments.show_keys.then(ShownKey::default);
+    let shown = target.show_key.clone();
+    let sink = PostgresTarget::new(target);
     introduce(&config, &sink.guarantee().to_string(), output);
     let mut options = PipelineOptions::new(config.start);
-    options.until = until;
+    options.until = arguments.until;
     let mut pipeline = Pipeline::new(source, sink, options);
     let progress = pipeline.progress();
     let (tell, told) = watch::channel(false);
@@ -79,6 +86,12 @@ async fn run(config: FlowConfig, until: Option<Until>, spill: PathBuf, output: O
     looking.abort();
     let last = progress.borrow().clone();
     display.finish(&last);
+    if let Some(key) = shown.and_then(|shown| shown.take()).filter(|_| ended.is_err()) {
+        match output.is_json() {
+            true => output.event(json!({"event": "row", "key": key})),
+            false => output.line(&format!("the row that was looked for: {key}")),
+        }
+    }
     conclude(ended?, &last, output);
     Ok(())
 }
