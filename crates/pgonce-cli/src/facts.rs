@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio_postgres::Client;
 
 use crate::failure::Failure;
+use crate::watch::where_set;
 
 /// Opens a connection for a command.
 ///
@@ -23,9 +24,8 @@ pub async fn connect(settings: &ConnectionSettings, side: Side) -> Result<SqlCon
         let mut failure = Failure::from(stop);
         if waits {
             // The hint is for a flow, which tries again by itself. A command does not.
-            failure.hint = format!(
-                "Check that the {side} runs, and that its URL names the right host and port; then type this again."
-            );
+            failure.hint =
+                format!("Check that the {side} runs, and host and port in {} Then type this again.", where_set(side));
         }
         failure
     })

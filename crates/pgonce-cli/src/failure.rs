@@ -4,6 +4,7 @@ use pgonce::sql_error::stop_from_sql;
 use pgonce::stop::{Reason, Side, Stop};
 
 use crate::config::raw::ConfigError;
+use crate::watch::where_set;
 
 /// Exit status of wrong usage: see `pgonce::stop::Family`.
 pub const USAGE: u8 = 2;
@@ -44,7 +45,11 @@ impl Failure {
 
 impl From<Stop> for Failure {
     fn from(stop: Stop) -> Failure {
-        Failure { code: stop.code(), text: stop.to_string(), hint: stop.hint(), exit_status: stop.exit_status() }
+        let mut hint = stop.hint();
+        if let Reason::ConnectionRefused { side, .. } = stop.reason() {
+            hint.push_str(&format!(" The {side} is named in {}", where_set(*side)));
+        }
+        Failure { code: stop.code(), text: stop.to_string(), hint, exit_status: stop.exit_status() }
     }
 }
 

@@ -15,6 +15,7 @@ mod progress;
 mod render;
 mod time;
 mod verify;
+mod waits;
 mod watch;
 
 use std::process::ExitCode;

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pgonce::pipeline::{Phase, Progress};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::output::{Output, Tone};
+use crate::waits::Waiting;
 use crate::watch::{Notice, Pace, Watcher};
 
 /// Where nobody looks at a living line, a plain one this often, as long as there is something to say.
@@ -27,11 +28,12 @@ pub struct Display {
     started: Instant,
     living: Option<ProgressBar>,
     shown: (Progress, Instant),
+    waits: mpsc::UnboundedReceiver<Waiting>,
 }
 
 impl Display {
-    /// A display for `output`.
-    pub fn new(output: Output) -> Display {
+    /// A display for `output`; what the flow is found to wait for comes through `waits`.
+    pub fn new(output: Output, waits: mpsc::UnboundedReceiver<Waiting>) -> Display {
         let terminal = !output.is_json() && std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         let living = terminal.then(|| {
             let line = ProgressBar::new_spinner();
@@ -40,7 +42,7 @@ impl Display {
             line
         });
         let now = Instant::now();
-        Display { output, watcher: Watcher::default(), started: now, living, shown: (Progress::default(), now) }
+        Display { output, watcher: Watcher::default(), started: now, living, shown: (Progress::default(), now), waits }
     }
 
     /// Follows the pipeline until the future is dropped.
@@ -50,10 +52,13 @@ impl Display {
             let seen = progress.borrow_and_update().clone();
             self.show(&seen, every);
             let due = every.saturating_sub(self.shown.1.elapsed());
-            let changed = tokio::time::timeout(due, progress.changed()).await;
-            if matches!(changed, Ok(Err(_))) {
-                // The pipeline is gone: nothing more will change.
-                std::future::pending::<()>().await;
+            tokio::select! {
+                changed = progress.changed() => if changed.is_err() {
+                    // The pipeline is gone: nothing more will change.
+                    std::future::pending::<()>().await;
+                },
+                Some(waiting) = self.waits.recv() => self.say(&Notice::Waiting(waiting)),
+                () = tokio::time::sleep(due) => {}
             }
             // A busy pipeline changes far more often than anybody can read.
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -91,22 +96,28 @@ impl Display {
 
     fn notices(&mut self, progress: &Progress) {
         for notice in self.watcher.look(progress, self.started.elapsed()) {
-            if self.output.is_json() {
-                self.output.event(notice.object());
-                continue;
+            self.say(&notice);
+        }
+    }
+
+    fn say(&self, notice: &Notice) {
+        if self.output.is_json() {
+            self.output.event(notice.object());
+            return;
+        }
+        let text = match notice {
+            Notice::Fault { .. } | Notice::Warning(_) | Notice::Waiting(_) => {
+                self.output.tone(Tone::Warning, &notice.text())
             }
-            let text = match &notice {
-                Notice::Fault(_) | Notice::Warning(_) => self.output.tone(Tone::Warning, &notice.text()),
-                Notice::Recovered { .. } => self.output.tone(Tone::Good, &notice.text()),
-                Notice::Phase { phase: Phase::Connecting | Phase::Stopping, .. } => {
-                    self.output.tone(Tone::Faint, &notice.text())
-                }
-                _ => notice.text(),
-            };
-            match &self.living {
-                Some(line) => line.suspend(|| self.output.line(&text)),
-                None => self.output.line(&text),
+            Notice::Recovered { .. } => self.output.tone(Tone::Good, &notice.text()),
+            Notice::Phase { phase: Phase::Connecting | Phase::Stopping, .. } => {
+                self.output.tone(Tone::Faint, &notice.text())
             }
+            _ => notice.text(),
+        };
+        match &self.living {
+            Some(line) => line.suspend(|| self.output.line(&text)),
+            None => self.output.line(&text),
         }
     }
 }

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use pgonce::pipeline::{Phase, Progress};
 use pgonce::position::Boundary;
-use pgonce::stop::Stop;
+use pgonce::stop::{Reason, Side, Stop};
 use serde_json::{Value, json};
 
+use crate::config::keys::key;
 use crate::render::{bytes, count, counted, duration};
+use crate::waits::Waiting;
 
 /// Something that happened.
 #[derive(Clone, PartialEq, Debug)]
@@ -34,7 +36,14 @@ pub enum Notice {
         took: Duration,
     },
     /// A fault that heals by itself has begun, or has become another one.
-    Fault(Stop),
+    Fault {
+        /// The fault.
+        stop: Stop,
+        /// Whether this process has not been connected to both ends yet: then what was typed may be wrong.
+        first: bool,
+    },
+    /// The flow stands still, and this is what for.
+    Waiting(Waiting),
     /// It is over.
     Recovered {
         /// How long it lasted.
@@ -51,6 +60,8 @@ pub struct Watcher {
     fault: Option<(Stop, Duration)>,
     copying_since: Option<Duration>,
     warnings: usize,
+    /// Whether both ends have been connected to.
+    connected: bool,
 }
 
 impl Watcher {
@@ -60,6 +71,7 @@ impl Watcher {
         let unseen = progress.warnings.get(self.warnings..).unwrap_or_default();
         notices.extend(unseen.iter().cloned().map(Notice::Warning));
         self.warnings = self.warnings.max(progress.warnings.len());
+        self.connected |= !matches!(progress.phase, Phase::Connecting | Phase::Waiting);
         self.look_at_fault(progress, elapsed, &mut notices);
         // While a fault is waited out, attempts to connect are not news.
         if self.fault.is_none() && self.phase != Some(progress.phase) && progress.phase != Phase::Waiting {
@@ -88,7 +100,7 @@ impl Watcher {
             (None, Some((_, since))) => notices.push(Notice::Recovered { after: elapsed.saturating_sub(since) }),
             (Some((fault, _)), before) => {
                 if before.as_ref().is_none_or(|(said, _)| said != fault) {
-                    notices.push(Notice::Fault(fault.clone()));
+                    notices.push(Notice::Fault { stop: fault.clone(), first: !self.connected });
                 }
                 self.fault = Some((fault.clone(), before.map_or(elapsed, |(_, since)| since)));
             }
@@ -132,7 +144,10 @@ impl Notice {
                 bytes(*size),
                 duration(*took)
             ),
-            Notice::Fault(stop) => format!("trying again[{}]: {stop}\nhint: {}", stop.code(), stop.hint()),
+            Notice::Fault { stop, first } => {
+                format!("trying again[{}]: {stop}\nhint: {}", stop.code(), fault_hint(stop, *first))
+            }
+            Notice::Waiting(waiting) => format!("{}\nhint: {}", waiting.text(), waiting.hint()),
             Notice::Recovered { after } => format!("recovered after {}", duration(*after)),
             Notice::Warning(text) => format!("warning: {text}"),
         }
@@ -148,13 +163,45 @@ impl Notice {
             Notice::Copied { tables, rows, bytes, took } => json!({
                 "event": "copied", "tables": tables, "rows": rows, "bytes": bytes, "seconds": took.as_secs_f64(),
             }),
-            Notice::Fault(stop) => json!({
-                "event": "fault", "code": stop.code(), "text": stop.to_string(), "hint": stop.hint(),
+            Notice::Fault { stop, first } => json!({
+                "event": "fault", "code": stop.code(), "text": stop.to_string(), "hint": fault_hint(stop, *first),
             }),
+            Notice::Waiting(waiting) => {
+                let mut object = waiting.object();
+                object["event"] = "waiting".into();
+                object
+            }
             Notice::Recovered { after } => json!({"event": "recovered", "seconds": after.as_secs_f64()}),
             Notice::Warning(text) => json!({"event": "warning", "text": text}),
         }
     }
+}
+
+/// What can be done about a fault. A server that this process has never reached may not be the one that was meant.
+fn fault_hint(stop: &Stop, first: bool) -> String {
+    let Reason::Connection { side, .. } = stop.reason() else { return stop.hint() };
+    if !first {
+        return stop.hint();
+    }
+    format!(
+        "pgonce has not reached the {side} since it was started, and keeps trying until it does. If the {side} should \
+         be there, interrupt this and correct host and port in {}",
+        where_set(*side)
+    )
+}
+
+/// Where the connection string of a side is set, in a sentence.
+pub fn where_set(side: Side) -> String {
+    let key = key(match side {
+        Side::Source => "source.url",
+        Side::Target => "target.url",
+    });
+    format!(
+        "`{}` (--{}, {}): `pgonce config show` says what holds and where it was set.",
+        key.path,
+        key.flag,
+        key.variable()
+    )
 }
 
 /// Two looks at the counters, a while apart: what is said regularly.
@@ -241,8 +288,6 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use pgonce::stop::{Reason, Side};
-
     use super::*;
 
     fn seconds(n: u64) -> Duration {
@@ -284,14 +329,30 @@ mod tests {
         watcher.look(&at(Phase::Streaming), seconds(0));
         let mut waiting = at(Phase::Waiting);
         waiting.fault = Some((lost("connection lost"), 1));
-        assert_eq!(watcher.look(&waiting, seconds(5)), [Notice::Fault(lost("connection lost"))]);
+        assert_eq!(watcher.look(&waiting, seconds(5)), [Notice::Fault { stop: lost("connection lost"), first: false }]);
         waiting.phase = Phase::Connecting;
         waiting.fault = Some((lost("connection lost"), 2));
         assert!(watcher.look(&waiting, seconds(6)).is_empty());
         waiting.fault = Some((lost("connection refused"), 3));
-        assert_eq!(watcher.look(&waiting, seconds(7)), [Notice::Fault(lost("connection refused"))]);
+        assert_eq!(
+            watcher.look(&waiting, seconds(7)),
+            [Notice::Fault { stop: lost("connection refused"), first: false }]
+        );
         // The phase is the one that was said before: nothing to add.
         assert_eq!(texts(&watcher.look(&at(Phase::Streaming), seconds(17))), ["recovered after 12 s"]);
+    }
+
+    #[test]
+    fn a_server_that_was_never_reached_is_told_with_the_key_that_names_it() {
+        let mut watcher = Watcher::default();
+        let mut waiting = at(Phase::Waiting);
+        waiting.fault = Some((lost("cannot connect to nowhere:5432: connection refused"), 1));
+        let said = watcher.look(&waiting, seconds(1));
+        let text = said[0].text();
+        for part in ["nowhere:5432", "has not reached the source", "`source.url` (--source, PGONCE_SOURCE_URL)"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(said[0].object()["hint"], text.split_once("hint: ").expect("a hint").1);
     }
 
     #[test]

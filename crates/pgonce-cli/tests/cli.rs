@@ -209,6 +209,14 @@ fn config_show_says_what_holds_and_why_and_ends_as_run_would() {
     let object: Value = serde_json::from_str(&said_with(here.path(), &json, &complete, 0)).expect("one object");
     let key = |path: &str| object["keys"].as_array().unwrap().iter().find(|key| key["key"] == path).expect("a key");
     assert_eq!((&object["valid"], &object["file"]), (&true.into(), &"shop.yml".into()));
+    // A flag wins over a variable, and a variable over the file; so does --config.
+    let stronger = [&complete[..], &[("PGONCE_FLOW", "other"), ("PGONCE_JOBS", "5")]].concat();
+    let text = said_with(here.path(), &["config", "show", "--jobs", "3"], &stronger, 0);
+    assert!(text.contains("PGONCE_FLOW\n") && text.contains("pgonce_other "), "{text}");
+    assert!(text.contains("--jobs\n") && !text.contains("PGONCE_JOBS"), "{text}");
+    std::fs::write(here.path().join("another.yml"), "flow: another\n").expect("written");
+    let text = said_with(here.path(), &["config", "show", "--config", "another.yml"], &incomplete, 2);
+    assert!(text.contains("another.yml:1") && !text.contains("shop.yml"), "{text}");
     assert_eq!(
         (&key("source.slot")["value"], &key("source.slot")["origin"]["name"]),
         (&"s".into(), &"PGONCE_SOURCE_SLOT".into())

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pgonce::position::{CommitLsn, Lsn};
-use pgonce::stop::{Reason, ServerFault, Side};
+use pgonce::stop::{Family, Reason, ServerFault, Side};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -105,6 +105,9 @@ fn stop_reasons_are_all_documented() {
         ));
     }
     assert_eq!(reasons.len(), variants.len());
+    for reason in &reasons {
+        assert_eq!(Family::of(reason.code()), Some(reason.family()), "{}", reason.code());
+    }
     assert!(!page.contains("|  |"), "a reason has no meaning or no hint");
     hold("docs/stop-reasons.md", &page);
 }

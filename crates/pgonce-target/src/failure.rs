@@ -13,7 +13,16 @@ pub(crate) enum Failure {
     /// The target's error, and the table of the statement.
     Sql { error: tokio_postgres::Error, table: Option<(String, String)> },
     /// A statement did not hit as many rows as it should have.
-    Rows { commit: CommitLsn, xid: u32, operation: &'static str, table: String, key: Vec<String>, found: u64 },
+    Rows {
+        commit: CommitLsn,
+        xid: u32,
+        operation: &'static str,
+        table: String,
+        key: Vec<String>,
+        found: u64,
+        /// The key with its values, where the operator asked for it.
+        shown: Option<Box<str>>,
+    },
     /// The flow's row has another epoch.
     Fenced,
     /// Anything that has its reason already.
@@ -46,7 +55,7 @@ impl Failure {
                 }
                 _ => stop_from_sql(Side::Target, &error),
             },
-            Failure::Rows { commit, xid, operation, table, key, found } => {
+            Failure::Rows { commit, xid, operation, table, key, found, shown: _ } => {
                 Reason::RowConflict { commit, xid, operation, table, key, found }.into()
             }
             Failure::Fenced => Stop::internal("a fenced session did not look who holds the flow"),

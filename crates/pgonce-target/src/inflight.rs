@@ -41,8 +41,8 @@ enum Answer {
 
 /// What a statement is about, and with it how many rows it must hit.
 pub(crate) enum Subject {
-    /// Rows of a transaction's change: exactly `rows`.
-    Change { statement: Arc<Prepared>, commit: CommitLsn, xid: u32, rows: u64 },
+    /// Rows of a transaction's change: exactly `rows`. `shown` is the key with its values, where it was asked for.
+    Change { statement: Arc<Prepared>, commit: CommitLsn, xid: u32, rows: u64, shown: Option<Box<str>> },
     /// The flow's row under our epoch: none means that there is a newer writer.
     Flow,
     /// Anything else.
@@ -117,14 +117,17 @@ impl InFlight {
 impl Subject {
     fn check(self, result: Result<u64, Error>) -> Result<(), Failure> {
         match (self, result) {
-            (Subject::Change { statement, commit, xid, rows }, Ok(found)) if found != rows => Err(Failure::Rows {
-                commit,
-                xid,
-                operation: statement.operation,
-                table: statement.mapping.table.label(),
-                key: statement.key.iter().map(|c| statement.mapping.column(*c).name.clone()).collect(),
-                found,
-            }),
+            (Subject::Change { statement, commit, xid, rows, shown }, Ok(found)) if found != rows => {
+                Err(Failure::Rows {
+                    commit,
+                    xid,
+                    operation: statement.operation,
+                    table: statement.mapping.table.label(),
+                    key: statement.key.iter().map(|c| statement.mapping.column(*c).name.clone()).collect(),
+                    found,
+                    shown,
+                })
+            }
             (Subject::Change { statement, .. }, Err(error)) => {
                 let table = &statement.mapping.table;
                 Err(Failure::Sql { error, table: Some((table.schema.clone(), table.name.clone())) })

@@ -217,15 +217,20 @@ pub(crate) async fn show_alive(client: &Client, flow: &str) -> Result<(), Stop> 
 
 /// The server process of the session that writes a flow, if there is one.
 pub(crate) async fn alive(client: &Client, flow: &str) -> Result<Option<i32>, Stop> {
+    Ok(writers(client, flow).await?.first().copied())
+}
+
+/// The server processes of the sessions that write a flow now, whether or not its state can be read.
+pub async fn writers(client: &Client, flow: &str) -> Result<Vec<i32>, Stop> {
     let sql = "
         SELECT l.pid FROM pg_catalog.pg_locks AS l
         WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
           AND l.classid = $1::pg_catalog.int4::pg_catalog.oid AND l.objid = pg_catalog.hashtext($2)::pg_catalog.oid
           AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d
                             WHERE d.datname = pg_catalog.current_database())
-        ORDER BY l.pid DESC LIMIT 1";
-    let row = client.query_opt(sql, &[&ALIVE, &flow]).await.map_err(sql_stop)?;
-    row.map(|row| row.try_get(0).map_err(sql_stop)).transpose()
+        ORDER BY l.pid DESC";
+    let rows = client.query(sql, &[&ALIVE, &flow]).await.map_err(sql_stop)?;
+    rows.iter().map(|row| row.try_get(0).map_err(sql_stop)).collect()
 }
 
 const INSERT_FLOW: &str = "

@@ -1,7 +1,7 @@
 //! The PostgreSQL target of pgonce: changes, dedup records and checkpoint in one commit.
 //!
 //! [`PostgresTarget`] is the [`Sink`](pgonce::sink::Sink); it keeps its state in the schema `pgonce` of the target
-//! ([`LEDGER_SQL`]). [`read_status`], [`list_flows`] and [`remove_flow`] are for commands that look at that state.
+//! ([`LEDGER_SQL`]). [`read_status`], [`list_flows`], [`writers`] and [`remove_flow`] are for commands that look at that state.
 
 mod context;
 mod copy_target;
@@ -26,12 +26,12 @@ mod target;
 mod value;
 mod write;
 
-pub use ledger::{LEDGER_SQL, LEDGER_VERSION};
+pub use ledger::{LEDGER_SQL, LEDGER_VERSION, writers};
 pub use load::PostgresLoader;
 pub use map::{MapError, TableMap, TableName};
 pub use schema_copy::SchemaCopy;
 pub use sequences::{Position, Sequence, Sequences, Standing};
-pub use settings::{SynchronousCommit, TargetSettings};
+pub use settings::{ShownKey, SynchronousCommit, TargetSettings};
 pub use status::{
     CopiedTable, FlowPhase, FlowStatus, StoredStop, list_flows, read_status, remove_flow, replace_published,
 };

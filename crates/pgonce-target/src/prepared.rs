@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pgonce::connect::SqlConnection;
+use pgonce::pgoutput::Column;
 use pgonce::position::CommitLsn;
 
 use crate::schema::Mapping;
@@ -17,6 +18,28 @@ pub(crate) struct Prepared {
     pub(crate) operation: &'static str,
     /// Columns of the relation by which the row is looked for.
     pub(crate) key: Vec<usize>,
+}
+
+impl Prepared {
+    /// The columns by which the row is looked for, with their values: for an operator who asked to see them.
+    pub(crate) fn key_with_values(&self, new: &[Column<'_>], old: &[Column<'_>]) -> String {
+        let looked_for = |place: usize| {
+            let given = |parameter: Parameter| self.parameters.contains(&parameter);
+            let column = match (given(Parameter::Old(place)), given(Parameter::New(place))) {
+                (true, _) => old.get(place),
+                (false, true) => new.get(place),
+                (false, false) => None,
+            };
+            match column {
+                Some(Column::Text(text)) => format!("{:?}", String::from_utf8_lossy(text)),
+                Some(Column::Binary(_)) => "(binary)".to_owned(),
+                Some(Column::Null | Column::Unchanged) | None => "NULL".to_owned(),
+            }
+        };
+        let columns =
+            self.key.iter().map(|place| format!("{} = {}", self.mapping.column(*place).name, looked_for(*place)));
+        columns.collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// What a statement is sent with.

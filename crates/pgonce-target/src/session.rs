@@ -21,7 +21,7 @@ use crate::ledger::{self, from_pg, ledger_stop, lsn, sql_stop, unreadable};
 use crate::map::TableMap;
 use crate::plan::Planner;
 use crate::scope::Scope;
-use crate::settings::{SynchronousCommit, TargetSettings};
+use crate::settings::{ShownKey, SynchronousCommit, TargetSettings};
 
 /// The planner in use.
 type InUse = crate::write::RowWriter;
@@ -39,6 +39,7 @@ pub(crate) struct Session {
     /// The target's names of tables.
     pub(crate) map: TableMap,
     pub(crate) writer: InUse,
+    show_key: Option<ShownKey>,
     ledger: LedgerStatements,
     durability: SynchronousCommit,
     /// Everything up to here is flushed.
@@ -117,8 +118,9 @@ impl Session {
             checkpoint: None,
             timeline: 0,
             triggers_suppressed,
-            writer: InUse::new(settings.map.clone()),
+            writer: InUse::new(settings.map.clone(), settings.show_key.is_some()),
             map: settings.map.clone(),
+            show_key: settings.show_key.clone(),
             ledger: LedgerStatements::none(client).await?,
             durability: settings.durability,
             proved: None,
@@ -237,7 +239,12 @@ impl Session {
         Ok(changes)
     }
 
-    async fn stop(&self, failure: Failure, transaction: Option<&Transaction>) -> Stop {
+    async fn stop(&self, mut failure: Failure, transaction: Option<&Transaction>) -> Stop {
+        if let (Failure::Rows { shown, .. }, Some(place)) = (&mut failure, &self.show_key)
+            && let Some(key) = shown.take()
+        {
+            place.keep(key.into());
+        }
         match failure {
             Failure::Fenced => {
                 if let Err(error) = self.connection.client.execute(&self.ledger.rollback, &[]).await {

@@ -1,5 +1,7 @@
 //! Where and how a target writes.
 
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pgonce::connect::ConnectionSettings;
@@ -31,6 +33,31 @@ pub struct TargetSettings {
     /// The target's names of tables. It belongs to the flow: stored at the first start, and held against what is
     /// stored at every later one. The default is empty.
     pub map: TableMap,
+    /// Where an operator asked to see it: the key of the row that an update or a delete did not hit.
+    pub show_key: Option<ShownKey>,
+}
+
+/// A place for the key of a row that an update or a delete should have hit: the only way by which values of a row leave.
+/// It is for whoever asked for it by name; what is stored, logged or returned as a [`Stop`](pgonce::stop::Stop) never
+/// holds it. Clones are the same place. `Debug` does not print it.
+#[derive(Clone, Default)]
+pub struct ShownKey(Arc<Mutex<Option<String>>>);
+
+impl ShownKey {
+    /// Takes the key out, as `id = 5, part = 7`.
+    pub fn take(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn keep(&self, key: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(key);
+    }
+}
+
+impl fmt::Debug for ShownKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ShownKey(..)")
+    }
 }
 
 impl TargetSettings {
@@ -45,6 +72,7 @@ impl TargetSettings {
             sequences_from: None,
             activity: watch::Sender::new(String::new()),
             map: TableMap::default(),
+            show_key: None,
         }
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct RowWriter {
     arena: BytesMut,
     /// The key of a statement, put together anew for each change.
     shape: Vec<u8>,
+    /// Whether a statement carries the key that it looks for, to be shown.
+    show_keys: bool,
 }
 
 struct Table {
@@ -82,9 +84,10 @@ impl Planner for RowWriter {
 }
 
 impl RowWriter {
-    /// A writer into the tables that `map` names.
-    pub(crate) fn new(map: TableMap) -> RowWriter {
-        RowWriter { map, ..RowWriter::default() }
+    /// A writer into the tables that `map` names. It keeps the keys of rows at hand if an operator asked to see the one
+    /// that is not found.
+    pub(crate) fn new(map: TableMap, show_keys: bool) -> RowWriter {
+        RowWriter { map, show_keys, ..RowWriter::default() }
     }
 
     async fn change(
@@ -199,12 +202,12 @@ impl RowWriter {
             self.shape.push(b'R');
             let prepared = self.prepared(connection, &mapping, flight, run_parts).await?;
             let values = self.run.take_arrays();
-            return self.send_values(turn, prepared, values, rows as u64, flight).await;
+            return self.send_values(turn, prepared, values, (rows as u64, None), flight).await;
         }
         self.shape.push(b'I');
         let prepared = self.prepared(connection, &mapping, flight, insert_parts).await?;
         for values in self.run.take_rows() {
-            self.send_values(turn, Arc::clone(&prepared), values, 1, flight).await?;
+            self.send_values(turn, Arc::clone(&prepared), values, (1, None), flight).await?;
         }
         Ok(())
     }
@@ -428,7 +431,8 @@ impl RowWriter {
                 Some(column) => values.push(RawValue::of(*column, &mut self.arena)),
             }
         }
-        self.send_values(turn, prepared, values, 1, flight).await
+        let shown = self.show_keys.then(|| prepared.key_with_values(new, old).into_boxed_str());
+        self.send_values(turn, prepared, values, (1, shown), flight).await
     }
 
     async fn send_values(
@@ -436,11 +440,11 @@ impl RowWriter {
         turn: Turn<'_>,
         prepared: Arc<Prepared>,
         values: Vec<RawValue>,
-        rows: u64,
+        (rows, shown): (u64, Option<Box<str>>),
         flight: &mut InFlight,
     ) -> Result<(), Failure> {
         let statement = prepared.statement.clone();
-        let subject = Subject::Change { statement: prepared, commit: turn.commit, xid: turn.xid, rows };
+        let subject = Subject::Change { statement: prepared, commit: turn.commit, xid: turn.xid, rows, shown };
         flight.send(turn.connection, &statement, values, subject).await
     }
 }

@@ -109,6 +109,8 @@ pub struct Progress {
     pub commit_time: Option<PgTime>,
     /// Transactions received and waiting to be applied.
     pub waiting: usize,
+    /// Whether a group has been handed to the sink and has not come back.
+    pub writing: bool,
     /// The last position that the source reported with nothing open below it.
     pub reported: Option<Boundary>,
     /// The last acknowledged position.
@@ -137,7 +139,7 @@ pub enum Phase {
     Streaming,
     /// Waiting before the next attempt.
     Waiting,
-    /// Ending.
+    /// Ending in good order.
     Stopping,
 }
 
@@ -187,7 +189,6 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 attempts = 0;
             }
             if !fault.is_transient() {
-                self.progress.send_modify(|p| p.phase = Phase::Stopping);
                 self.sink.record_stop(&fault).await;
                 self.source.close().await;
                 return Err(fault);
@@ -248,7 +249,10 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
 
     /// Connects both ends, and on a first start binds and copies.
     async fn prepare(&mut self) -> Result<(StoredFlow, Timeline), Stop> {
-        self.progress.send_modify(|p| p.phase = Phase::Connecting);
+        self.progress.send_modify(|p| {
+            p.phase = Phase::Connecting;
+            p.writing = false;
+        });
         let identity = self.source.connect().await?;
         let (mut flow, snapshot) = match self.sink.open(&identity).await? {
             Stored::Flow(flow) => (flow, None),
@@ -323,6 +327,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             }
             let group = state.next_group(&self.options.group);
             if !group.is_empty() {
+                self.progress.send_modify(|p| p.writing = true);
                 let written = tokio::select! {
                     written = self.sink.write(&group) => written?,
                     () = stopped_for(stop, self.options.grace) => return Ok(Finished::Stopped),
@@ -397,6 +402,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             p.redelivered += written.redelivered;
             p.changes += written.changes;
             p.waiting = state.waiting.len();
+            p.writing = false;
             if p.checkpoint.is_none_or(|c| c.commit < last.commit()) {
                 let timeline = state.timeline;
                 p.checkpoint = Some(Checkpoint { timeline, commit: last.commit(), end: last.end() });

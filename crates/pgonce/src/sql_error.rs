@@ -1,5 +1,6 @@
 //! Errors of SQL sessions as reasons, without their texts.
 
+use crate::ident::quote_ident;
 use crate::stop::{Reason, ServerFault, Side, Stop};
 
 /// What a server's error says about itself, without message and detail.
@@ -36,16 +37,19 @@ pub fn stop_from_sql(side: Side, error: &tokio_postgres::Error) -> Stop {
     if passes(&fault.sqlstate) {
         return Reason::Busy { side, fault }.into();
     }
-    let what = format!("{fault} ({})", condition(&fault.sqlstate));
-    let hint = match fault.sqlstate.as_str() {
-        "42501" => {
+    let denied = Denied::of(db);
+    let on = denied.as_ref().map(|denied| format!(", {} {}", denied.kind, denied.name)).unwrap_or_default();
+    let what = format!("{fault}{on} ({})", condition(&fault.sqlstate));
+    let hint = match (fault.sqlstate.as_str(), denied.and_then(|denied| denied.grant(side))) {
+        ("42501", Some(grant)) => format!("On the {side}: {grant} TO the {side}'s role; or use another role."),
+        ("42501", None) => {
             format!("Grant the {side}'s role what is missing, or use another role; the server's log has the statement.")
         }
-        state if is_encoding(state) => match side {
+        (state, _) if is_encoding(state) => match side {
             Side::Source => SOURCE_ENCODING.to_owned(),
             Side::Target => TARGET_ENCODING.to_owned(),
         },
-        "25006" => format!(
+        ("25006", _) => format!(
             "The {side} is read-only, as a standby is: name its primary, or all its hosts, with \
              target_session_attrs=read-write."
         ),
@@ -72,6 +76,46 @@ pub const TARGET_ENCODING: &str = "The target database's encoding lacks a charac
 pub const SOURCE_ENCODING: &str = "The source database holds bytes that are no characters of its encoding, or, with \
      SQL_ASCII, none of UTF8. To see them, without a conversion: PGCLIENTENCODING=SQL_ASCII psql SOURCE. Correct the \
      rows on the source.";
+/// What a role may not use. PostgreSQL names it in the message alone.
+#[derive(PartialEq, Eq, Debug)]
+struct Denied {
+    /// `table`, `schema`, ...
+    kind: String,
+    /// Its name in the catalog.
+    name: String,
+}
+
+impl Denied {
+    fn of(error: &tokio_postgres::error::DbError) -> Option<Denied> {
+        // The function in which the server checks rights, and writes nothing but names. A message that somebody raises
+        // with the same code comes from another one, and may hold values.
+        (error.routine() == Some("aclcheck_error")).then(|| Denied::parse(error.message())).flatten()
+    }
+
+    fn parse(message: &str) -> Option<Denied> {
+        let object =
+            message.strip_prefix("permission denied for ").or_else(|| message.strip_prefix("must be owner of "));
+        let (kind, name) = object?.split_once(' ')?;
+        let kinds = ["database", "function", "relation", "schema", "sequence", "table", "type", "view"];
+        let known = kinds.contains(&kind) && !name.contains(char::is_control);
+        known.then(|| Denied { kind: kind.to_owned(), name: name.to_owned() })
+    }
+
+    /// The beginning of the GRANT that is missing, for what is met here.
+    fn grant(&self, side: Side) -> Option<String> {
+        let rights = match (self.kind.as_str(), side) {
+            ("table", Side::Source) => "SELECT",
+            ("table", Side::Target) => "SELECT, INSERT, UPDATE, DELETE, TRUNCATE",
+            ("schema", _) => "USAGE",
+            ("sequence", Side::Source) => "SELECT",
+            ("sequence", Side::Target) => "SELECT, UPDATE",
+            ("database", _) => "CREATE",
+            ("function", _) => "EXECUTE",
+            _ => return None,
+        };
+        Some(format!("GRANT {rights} ON {} {}", self.kind.to_uppercase(), quote_ident(&self.name)))
+    }
+}
 
 /// PostgreSQL's name of an error condition, for the ones that people meet here.
 pub fn condition(sqlstate: &str) -> &'static str {
@@ -117,4 +161,22 @@ fn io_text(error: &tokio_postgres::Error) -> String {
         source = inner.source();
     }
     "the session failed on the client's side".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_denial_the_object_is_told_and_nothing_else() {
+        let denied = |message| Denied::parse(message).map(|denied| (denied.kind, denied.name));
+        let some = |kind: &str, name: &str| Some((kind.to_owned(), name.to_owned()));
+        assert_eq!(denied("permission denied for table orders"), some("table", "orders"));
+        assert_eq!(denied("permission denied for schema a b"), some("schema", "a b"));
+        assert_eq!(denied("must be owner of sequence s"), some("sequence", "s"));
+        assert_eq!(denied("permission denied for customer 4711"), None);
+        assert_eq!(denied("keine Berechtigung für Tabelle t"), None);
+        let grant = Denied { kind: "table".to_owned(), name: "O".to_owned() }.grant(Side::Source);
+        assert_eq!(grant.as_deref(), Some("GRANT SELECT ON TABLE \"O\""));
+    }
 }

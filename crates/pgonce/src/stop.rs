@@ -318,6 +318,25 @@ pub enum Family {
 }
 
 impl Family {
+    /// The family of the reasons with this code; none where this version has no such reason.
+    pub fn of(code: &str) -> Option<Family> {
+        Some(match code {
+            "unsupported" => Family::Usage,
+            "connection" | "busy" | "connection_refused" => Family::Connection,
+            "data_gap" | "slot_lost" => Family::Gap,
+            "checkpoint_unreadable" | "source_changed" | "timeline_diverged" => Family::Identity,
+            "slot_in_use" | "slot_unusable" | "publication_missing" | "publication_changed" | "source_not_ready" => {
+                Family::Source
+            }
+            "transaction_failed" | "row_conflict" | "redelivery_conflict" => Family::Apply,
+            "target_not_ready" | "schema_mismatch" | "target_not_empty" => Family::Target,
+            "fenced" => Family::Fenced,
+            "local_file" => Family::Local,
+            "protocol" | "internal" => Family::Internal,
+            _ => return None,
+        })
+    }
+
     /// The exit status of a process that ends for a reason of this family.
     pub fn exit_status(self) -> u8 {
         match self {
@@ -432,9 +451,9 @@ impl Reason {
                 publication.replace('"', "\"\"")
             ),
             Reason::PublicationChanged { .. } => format!(
-                "Changes made in between may never have been sent, so going on could lose them. A table that was \
-                merely added: \
-                 take it out again (ALTER PUBLICATION ... DROP TABLE ...) and the flow goes on. Otherwise: {RESET}"
+                "What left was carried by this flow, and changes made to it since may never have been sent: putting it \
+                 back does not send them. (A table that was merely added is no reason to stop: the flow warns of it and \
+                 does not carry it.) {RESET}"
             ),
             Reason::MapChanged { .. } => format!(
                 "A flow keeps its map: put `map` back to what it was (`pgonce status` shows it). To carry the tables \

@@ -1,6 +1,7 @@
 //! `pgonce reset`: takes away what a flow has left behind, so that it can begin anew. User tables are never touched.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use pgonce::ident::{quote_ident, quote_qualified};
@@ -13,7 +14,7 @@ use super::block_on;
 use crate::config::flags::FlowOptions;
 use crate::config::{self, FlowConfig, Publish};
 use crate::facts::{self, SourceFacts};
-use crate::failure::Failure;
+use crate::failure::{Failure, USAGE};
 use crate::ledger;
 use crate::lock::{DataDir, spill_path, spilled};
 use crate::output::{Output, Tone};
@@ -69,6 +70,7 @@ async fn reset(config: &FlowConfig, yes: bool, output: Output) -> Result<(), Fai
     let mut target = facts::connect(&config.target.connection, Side::Target).await?;
     let mut remains = find(config, &source.client, &target.client).await?;
     refuse_active(config, &remains.source)?;
+    refuse_alive(config, &target.client).await?;
     if yes {
         remove(config, &mut remains, &source.client, &mut target.client).await?;
     }
@@ -146,6 +148,31 @@ fn refuse_active(config: &FlowConfig, source: &SourceFacts) -> Result<(), Failur
         hint: format!("Stop the `pgonce run` of this flow first.{end}"),
         exit_status: pgonce::stop::Family::Source.exit_status(),
     })
+}
+
+/// How long a writer that has been ended may take to go.
+const GOES_WITHIN: Duration = Duration::from_secs(3);
+
+/// While it copies, a flow does not read its slot, and may run on another machine with another data directory: its
+/// session on the target says that it lives.
+async fn refuse_alive(config: &FlowConfig, target: &Client) -> Result<(), Failure> {
+    let deadline = Instant::now() + GOES_WITHIN;
+    loop {
+        let writers = pgonce_target::writers(target, config.flow.as_str()).await?;
+        let Some(pid) = writers.first() else { return Ok(()) };
+        if Instant::now() >= deadline {
+            return Err(Failure {
+                code: "flow_running",
+                text: format!("flow {} is running: its session on the target has PID {pid}", config.flow),
+                hint: format!(
+                    "Stop the `pgonce run` of this flow first; `pgonce status` says on which host it is. To end its \
+                     session: SELECT pg_terminate_backend({pid}); on the target."
+                ),
+                exit_status: USAGE,
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// The slot goes first: with it gone, what is left can only be refused by a later start, never continued with a gap.

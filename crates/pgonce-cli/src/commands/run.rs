@@ -12,10 +12,10 @@ use pgonce::position::Lsn;
 use pgonce::sink::{Sink, StartMode};
 use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::stop::{Side, Stop};
-use pgonce_target::{PostgresTarget, TargetSettings};
+use pgonce_target::{PostgresTarget, ShownKey, TargetSettings};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::block_on;
 use crate::config::flags::FlowOptions;
@@ -26,6 +26,7 @@ use crate::lock::DataDir;
 use crate::output::{Output, Tone};
 use crate::progress::Display;
 use crate::render::{Listing, count, counted};
+use crate::waits;
 
 /// Exit status of a process that was interrupted twice: 128 and the number of SIGINT, as a shell counts.
 const INTERRUPTED: i32 = 130;
@@ -39,6 +40,10 @@ pub struct RunArguments {
     /// What was noted of the partitions of this table (or of this partition) is mended on the target: note it no more
     #[arg(long, value_name = "SCHEMA.TABLE")]
     pub mended: Vec<String>,
+    /// Where a change of a row stops the flow because the target has no such row, or more than one, show the row's key
+    /// with its values: they are printed, and stored nowhere
+    #[arg(long)]
+    pub show_keys: bool,
     /// The flow
     #[command(flatten)]
     pub options: FlowOptions,
@@ -64,7 +69,7 @@ pub fn execute(arguments: &RunArguments, output: Output) -> Result<(), Failure> 
         if !arguments.mended.is_empty() {
             mended(&config, &arguments.mended, output).await?;
         }
-        run(config, arguments.until, spill, output).await
+        run(config, arguments, spill, output).await
     })
 }
 
@@ -92,12 +97,15 @@ async fn mended(config: &FlowConfig, names: &[String], output: Output) -> Result
     Ok(())
 }
 
-async fn run(config: FlowConfig, until: Option<Until>, spill: PathBuf, output: Output) -> Result<(), Failure> {
+async fn run(config: FlowConfig, arguments: &RunArguments, spill: PathBuf, output: Output) -> Result<(), Failure> {
     let source = SlotSource::new(slot_settings(&config, spill));
-    let sink = PostgresTarget::new(target_settings(&config));
+    let mut target = target_settings(&config);
+    target.show_key = arguments.show_keys.then(ShownKey::default);
+    let shown = target.show_key.clone();
+    let sink = PostgresTarget::new(target);
     introduce(&config, &sink.guarantee().to_string(), output);
     let mut options = PipelineOptions::new(config.start);
-    options.until = until;
+    options.until = arguments.until;
     options.jobs = NonZeroUsize::new(config.jobs).unwrap_or(NonZeroUsize::MIN);
     if let Some(bytes) = piece_bytes() {
         options.piece_bytes = bytes;
@@ -105,15 +113,24 @@ async fn run(config: FlowConfig, until: Option<Until>, spill: PathBuf, output: O
     let mut pipeline = Pipeline::new(source, sink, options);
     let progress = pipeline.progress();
     let (tell, told) = watch::channel(false);
-    let mut display = Display::new(output);
+    let (waits, waited_for) = mpsc::unbounded_channel();
+    let looking = tokio::spawn(waits::watch(config, progress.clone(), waits));
+    let mut display = Display::new(output, waited_for);
     let signals = tokio::spawn(stop_at_signal(Signals::listen()?, tell, output));
     let ended = tokio::select! {
         ended = pipeline.run(told) => ended,
         never = display.follow(progress.clone()) => match never {},
     };
     signals.abort();
+    looking.abort();
     let last = progress.borrow().clone();
     display.finish(&last);
+    if let Some(key) = shown.and_then(|shown| shown.take()).filter(|_| ended.is_err()) {
+        match output.is_json() {
+            true => output.event(json!({"event": "row", "key": key})),
+            false => output.line(&format!("the row that was looked for: {key}")),
+        }
+    }
     conclude(ended?, &last, output);
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use pgonce::position::Lsn;
-use pgonce::stop::Side;
+use pgonce::stop::{Family, Side};
 use pgonce_target::FlowPhase;
 use serde_json::{Value, json};
 
@@ -12,11 +12,12 @@ use super::block_on;
 use crate::config::flags::FlowOptions;
 use crate::config::{self, FlowConfig, Publish};
 use crate::facts::{self, SlotFacts, SourceFacts};
-use crate::failure::Failure;
+use crate::failure::{Failure, INTERNAL, USAGE};
 use crate::ledger::{self, FlowState, StoredStop};
 use crate::output::{Output, Tone};
 use crate::render::{Listing, bytes, counted, duration};
 use crate::time::utc;
+use crate::waits::{self, Waiting};
 
 /// A database that does not answer is unreachable after this long, where the URL sets no `connect_timeout`.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,6 +25,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Arguments of `pgonce status`.
 #[derive(Args, Debug)]
 pub struct StatusArguments {
+    /// End with the exit status of the reason for the last stop if the flow has stopped, and with 2 if it does not run
+    /// otherwise; without this, a report that could be made ends with 0
+    #[arg(long)]
+    pub check: bool,
     /// The flow
     #[command(flatten)]
     pub options: FlowOptions,
@@ -41,13 +46,15 @@ pub fn execute(arguments: &StatusArguments, output: Output) -> Result<u8, Failur
         true => output.object(&status.object(&config)),
         false => status.listing(&config).write(output),
     }
-    Ok(status.exit_status())
+    Ok(if arguments.check { status.checked() } else { status.exit_status() })
 }
 
 /// What both databases say.
 struct Status {
     source: Result<SourceFacts, Failure>,
     target: Result<Option<FlowState>, Failure>,
+    /// What the flow waits for.
+    waits: Vec<Waiting>,
 }
 
 async fn ask(config: &FlowConfig) -> Status {
@@ -55,16 +62,26 @@ async fn ask(config: &FlowConfig) -> Status {
         let mut connection = config.source.connection.clone();
         connection.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
         let connection = facts::connect(&connection, Side::Source).await?;
-        facts::ask(&connection.client, &config.source.slot, &config.source.publish.names()).await
+        let facts = facts::ask(&connection.client, &config.source.slot, &config.source.publish.names()).await?;
+        Ok((facts, waits::at_source(&connection.client).await?))
     };
     let target = async {
         let mut connection = config.target.connection.clone();
         connection.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
         let connection = facts::connect(&connection, Side::Target).await?;
-        ledger::read(&connection.client, config.flow.as_str()).await
+        let state = ledger::read(&connection.client, config.flow.as_str()).await?;
+        Ok((state, waits::at_target(&connection.client, config.flow.as_str()).await?))
     };
     let (source, target) = tokio::join!(source, target);
-    Status { source, target }
+    let (source, at_source) = source.map_or_else(|e| (Err(e), None), |(facts, waiting)| (Ok(facts), waiting));
+    let (target, at_target) = target.map_or_else(|e| (Err(e), None), |(state, waiting)| (Ok(state), waiting));
+    let mut status = Status::of(source, target);
+    status.waits.extend(at_target);
+    // The slot in the making may be another flow's, where this one makes none.
+    if matches!(status.doing(), Doing::Starting | Doing::Copying) {
+        status.waits.extend(at_source);
+    }
+    status
 }
 
 /// What a flow is doing, as far as can be told from outside.
@@ -137,9 +154,25 @@ struct Lag {
 }
 
 impl Status {
+    fn of(source: Result<SourceFacts, Failure>, target: Result<Option<FlowState>, Failure>) -> Status {
+        Status { source, target, waits: Vec::new() }
+    }
+
     fn exit_status(&self) -> u8 {
         let failures = [self.target.as_ref().err(), self.source.as_ref().err()];
         failures.into_iter().flatten().next().map_or(0, |failure| failure.exit_status)
+    }
+
+    /// The exit status of `--check`: whether it runs, and why not.
+    fn checked(&self) -> u8 {
+        match (self.exit_status(), self.doing()) {
+            (0, Doing::Stopped) => {
+                let family = self.stop().and_then(|stop| Family::of(&stop.code));
+                family.map_or(INTERNAL, Family::exit_status)
+            }
+            (0, Doing::NeverStarted | Doing::NotRunning) => USAGE,
+            (status, _) => status,
+        }
     }
 
     fn doing(&self) -> Doing {
@@ -189,6 +222,10 @@ impl Status {
         list.toned("flow", config.flow.as_str(), Tone::Strong);
         let state = self.target.as_ref().ok().and_then(Option::as_ref);
         list.toned("doing", doing.explained(state), doing.tone());
+        for waiting in &self.waits {
+            list.toned("waiting", waiting.text(), Tone::Warning);
+            list.pair("hint", waiting.hint());
+        }
         if self.is_copying() {
             list.pair("lag", "the copy is not complete");
         }
@@ -234,6 +271,7 @@ impl Status {
         };
         json!({
             "flow": config.flow.as_str(), "doing": self.doing().word().replace(' ', "_"),
+            "waiting": self.waits.iter().map(Waiting::object).collect::<Vec<_>>(),
             "lag_bytes": lag.map(|lag| lag.bytes),
             "lag_seconds": lag.and_then(|lag| lag.time).map(|time| time.as_secs_f64()),
             "slot": config.source.slot, "source_url": config.source.connection.to_string(),
@@ -413,7 +451,7 @@ mod tests {
 
     #[test]
     fn lag_is_measured_from_the_later_of_checkpoint_and_idle_boundary() {
-        let lag = |position, state| Status { source: Ok(source(position, true)), target: Ok(Some(state)) }.lag();
+        let lag = |position, state| Status::of(Ok(source(position, true)), Ok(Some(state))).lag();
         let seconds = |n| Some(Duration::from_secs(n));
         assert_eq!(lag(1000, state(900, 100)), Some(Lag { bytes: 100, time: seconds(5) }));
         assert_eq!(lag(1000, state(900, 950)), Some(Lag { bytes: 50, time: seconds(3) }));
@@ -424,7 +462,7 @@ mod tests {
 
     #[test]
     fn what_it_is_doing_is_told_from_both_sides() {
-        let doing = |source, target| Status { source, target }.doing();
+        let doing = |source, target| Status::of(source, target).doing();
         let stopped = || {
             let stop = StoredStop { code: "busy".to_owned(), ..StoredStop::default() };
             FlowState { stop: Some(stop), ..state(10, 10) }
@@ -443,7 +481,7 @@ mod tests {
         let told = |phase, alive, active, past| {
             let stop = StoredStop { code: "busy".to_owned(), past, ..StoredStop::default() };
             let state = FlowState { phase, alive, stop: Some(stop), ..state(10, 10) };
-            let status = Status { source: Ok(source(1, active)), target: Ok(Some(state)) };
+            let status = Status::of(Ok(source(1, active)), Ok(Some(state)));
             (status.doing(), status.stop().is_some())
         };
         let (new, copying, streaming) = (FlowPhase::New, FlowPhase::Copying, FlowPhase::Streaming);
@@ -460,7 +498,23 @@ mod tests {
 
     #[test]
     fn a_database_that_cannot_be_asked_decides_the_exit_status() {
-        assert_eq!(Status { source: Ok(source(1, true)), target: Ok(None) }.exit_status(), 0);
-        assert_eq!(Status { source: Err(unreachable()), target: Ok(None) }.exit_status(), 3);
+        assert_eq!(Status::of(Ok(source(1, true)), Ok(None)).exit_status(), 0);
+        assert_eq!(Status::of(Err(unreachable()), Ok(None)).exit_status(), 3);
+        assert_eq!(Status::of(Err(unreachable()), Ok(None)).checked(), 3);
+    }
+
+    #[test]
+    fn a_check_ends_as_the_run_did() {
+        let checked = |active, code: Option<&str>, past| {
+            let stop = code.map(|code| StoredStop { code: code.to_owned(), past, ..StoredStop::default() });
+            Status::of(Ok(source(1, active)), Ok(Some(FlowState { stop, ..state(10, 10) }))).checked()
+        };
+        assert_eq!(checked(false, Some("row_conflict"), false), 7);
+        assert_eq!(checked(false, Some("data_gap"), false), 4);
+        assert_eq!(checked(false, Some("of a newer version"), false), 70);
+        assert_eq!(checked(true, Some("row_conflict"), true), 0);
+        assert_eq!(checked(true, None, false), 0);
+        assert_eq!(checked(false, None, false), 2);
+        assert_eq!(Status::of(Ok(source(1, false)), Ok(None)).checked(), 2);
     }
 }

@@ -148,6 +148,7 @@ fn fits(schema: &Value, document: &Value) -> bool {
             map.iter().all(|(name, document)| value.get(name).is_none_or(|schema| fits(schema, document)))
         }),
         "additionalProperties" => {
+            assert_eq!(value, false, "what is unknown is refused everywhere");
             let known = rules["properties"].as_object().expect("properties");
             document.as_object().is_none_or(|map| map.keys().all(|name| known.contains_key(name)))
         }

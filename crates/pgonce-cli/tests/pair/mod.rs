@@ -123,6 +123,14 @@ impl Case {
         tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
     }
 
+    /// The same as from another machine: with a data directory of its own.
+    pub async fn output_elsewhere(&self, words: &[&str]) -> Output {
+        let flow = ["--flow", &self.name, "--source", &self.source_url, "--target", &self.target_url];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pgonce"));
+        command.args(words).args(flow).args(["--data-dir", "elsewhere"]).current_dir(self.directory.path());
+        tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+    }
+
     /// Drains, fails if that does not end well, and returns what was said.
     pub async fn drain(&self) -> String {
         let output = self.output(&["run", "--until", "now"]).await;
@@ -142,9 +150,14 @@ impl Case {
 
     /// Starts `pgonce run` in the background, with its output to a file.
     pub fn start(&self) -> Running {
+        self.start_with(&[])
+    }
+
+    /// The same with more arguments.
+    pub fn start_with(&self, words: &[&str]) -> Running {
         let path = self.directory.path().join("log");
         let open = || std::fs::OpenOptions::new().create(true).append(true).open(&path).unwrap();
-        Running(self.command(&["run"]).stdout(open()).stderr(open()).spawn().unwrap())
+        Running(self.command(&["run"]).args(words).stdout(open()).stderr(open()).spawn().unwrap())
     }
 
     /// What background runs have said.
