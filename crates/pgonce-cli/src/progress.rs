@@ -27,11 +27,16 @@ pub struct Display {
     started: Instant,
     living: Option<ProgressBar>,
     shown: (Progress, Instant),
+    /// What is being done besides copying and streaming.
+    activity: watch::Receiver<String>,
+    /// What of it was last said, and when.
+    activity_shown: String,
+    said: Instant,
 }
 
 impl Display {
     /// A display for `output`.
-    pub fn new(output: Output) -> Display {
+    pub fn new(output: Output, activity: watch::Receiver<String>) -> Display {
         let terminal = !output.is_json() && std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         let living = terminal.then(|| {
             let line = ProgressBar::new_spinner();
@@ -40,7 +45,16 @@ impl Display {
             line
         });
         let now = Instant::now();
-        Display { output, watcher: Watcher::default(), started: now, living, shown: (Progress::default(), now) }
+        Display {
+            output,
+            watcher: Watcher::default(),
+            started: now,
+            living,
+            shown: (Progress::default(), now),
+            activity,
+            activity_shown: String::new(),
+            said: now,
+        }
     }
 
     /// Follows the pipeline until the future is dropped.
@@ -50,10 +64,15 @@ impl Display {
             let seen = progress.borrow_and_update().clone();
             self.show(&seen, every);
             let due = every.saturating_sub(self.shown.1.elapsed());
-            let changed = tokio::time::timeout(due, progress.changed()).await;
-            if matches!(changed, Ok(Err(_))) {
-                // The pipeline is gone: nothing more will change.
-                std::future::pending::<()>().await;
+            tokio::select! {
+                changed = progress.changed() => {
+                    if changed.is_err() {
+                        // The pipeline is gone: nothing more will change.
+                        std::future::pending::<()>().await;
+                    }
+                }
+                Ok(()) = self.activity.changed() => self.tell_activity(every),
+                () = tokio::time::sleep(due) => {}
             }
             // A busy pipeline changes far more often than anybody can read.
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -86,6 +105,27 @@ impl Display {
             None if !moved => {}
             None if self.output.is_json() => self.output.event(pace.object()),
             None => self.output.line(&pace.text()),
+        }
+    }
+
+    /// Says what is being done: each new thing at once, and how far it is every so often.
+    fn tell_activity(&mut self, every: Duration) {
+        let before = self.activity_shown.clone();
+        let doing = self.activity.borrow_and_update().clone();
+        let thing = |text: &str| text.split(':').next().unwrap_or_default().to_owned();
+        if let Some(line) = &self.living {
+            line.set_message(doing.clone());
+            line.tick();
+        }
+        if thing(&before) == thing(&doing) && (self.living.is_some() || self.said.elapsed() < every) {
+            return;
+        }
+        self.said = Instant::now();
+        self.activity_shown.clone_from(&doing);
+        match &self.living {
+            _ if self.output.is_json() => self.output.event(serde_json::json!({"event": "activity", "text": doing})),
+            Some(line) => line.suspend(|| self.output.line(&doing)),
+            None => self.output.line(&doing),
         }
     }
 

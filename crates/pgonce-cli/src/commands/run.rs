@@ -10,7 +10,7 @@ use pgonce::position::Lsn;
 use pgonce::sink::{Sink, StartMode};
 use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::stop::Stop;
-use pgonce_target::{PostgresTarget, TargetSettings};
+use pgonce_target::{PostgresTarget, SchemaCopy, TargetSettings};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -59,14 +59,16 @@ pub fn execute(arguments: &RunArguments, output: Output) -> Result<(), Failure> 
 
 async fn run(config: FlowConfig, until: Option<Until>, spill: PathBuf, output: Output) -> Result<(), Failure> {
     let source = SlotSource::new(slot_settings(&config, spill));
-    let sink = PostgresTarget::new(target_settings(&config));
+    let settings = target_settings(&config);
+    let activity = settings.activity.subscribe();
+    let sink = PostgresTarget::new(settings);
     introduce(&config, &sink.guarantee().to_string(), output);
     let mut options = PipelineOptions::new(config.start);
     options.until = until;
     let mut pipeline = Pipeline::new(source, sink, options);
     let progress = pipeline.progress();
     let (tell, told) = watch::channel(false);
-    let mut display = Display::new(output);
+    let mut display = Display::new(output, activity);
     let signals = tokio::spawn(stop_at_signal(Signals::listen()?, tell, output));
     let ended = tokio::select! {
         ended = pipeline.run(told) => ended,
@@ -94,6 +96,14 @@ fn slot_settings(config: &FlowConfig, spill: PathBuf) -> SlotSettings {
 fn target_settings(config: &FlowConfig) -> TargetSettings {
     let mut settings = TargetSettings::new(config.flow.as_str(), config.target.connection.clone());
     settings.durability = config.target.synchronous_commit;
+    settings.sequences_from = Some(config.source.connection.clone());
+    settings.schema_copy = config.copy_schema.as_ref().map(|schema| {
+        let mut copy = SchemaCopy::new(config.source.connection.clone());
+        copy.tools.clone_from(&schema.client_tools);
+        copy.privileges = schema.privileges;
+        copy.jobs = config.jobs;
+        copy
+    });
     settings
 }
 
@@ -106,7 +116,7 @@ fn introduce(config: &FlowConfig, guarantee: &str, output: Output) {
             "event": "started", "version": super::version::VERSION, "pid": std::process::id(),
             "flow": config.flow.as_str(), "source": source, "source_id": config.source.id, "target": target,
             "slot": config.source.slot, "publications": config.source.publish.names(), "jobs": config.jobs,
-            "start": start_word(config.start), "guarantee": guarantee,
+            "start": start_word(config.start), "copy_schema": config.copy_schema.is_some(), "guarantee": guarantee,
             "data_dir": config.data_dir.display().to_string(),
         }));
         return;
@@ -125,7 +135,8 @@ fn introduce(config: &FlowConfig, guarantee: &str, output: Output) {
     list.pair("target", target);
     list.pair("slot", &config.source.slot);
     list.pair("publication", format!("{publications}{tables}"));
-    list.pair("start", start_word(config.start));
+    let schema = if config.copy_schema.is_some() { ", with the schema" } else { "" };
+    list.pair("start", format!("{}{schema}", start_word(config.start)));
     list.pair("guarantee", guarantee);
     list.pair("data directory", config.data_dir.display().to_string());
     list.write(output);

@@ -156,7 +156,25 @@ pub static KEYS: &[Key] = &[
         value: "BOOL",
         kind: Kind::Boolean,
         default: "false",
-        help: "Whether the target's tables are created. Only `false` so far",
+        help: "Whether the target's schema is created with pg_dump: tables before the rows, indexes, constraints and \
+               triggers after them",
+    },
+    Key {
+        path: "schema_privileges",
+        flag: "schema-privileges",
+        value: "BOOL",
+        kind: Kind::Boolean,
+        default: "false",
+        help: "Whether copy_schema gives what it creates the owners and privileges of the source. The roles must exist \
+               on the target",
+    },
+    Key {
+        path: "client_tools",
+        flag: "client-tools",
+        value: "DIR",
+        kind: Kind::Text,
+        default: "the path, and where packages put it",
+        help: "The folder of the pg_dump that copy_schema runs. It must not be older than the source",
     },
     Key {
         path: "jobs",
