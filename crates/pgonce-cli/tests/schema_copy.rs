@@ -86,7 +86,7 @@ async fn a_whole_schema_is_copied_and_then_streamed_into() {
         case.at_source(&rich(major)).await;
         case.at_source(ROWS).await;
         let told = case.drain().await;
-        for words in ["building indexes: ", "checking foreign keys", "REFRESH MATERIALIZED VIEW public.totals;"] {
+        for words in ["building indexes: ", "REFRESH MATERIALIZED VIEW public.totals;"] {
             assert!(told.contains(words), "{words}: {told}");
         }
         assert_same_schema(major, &case.source_url, &case.target_url);
@@ -122,7 +122,7 @@ const HOLD: &str = "
         EXECUTE FUNCTION hold.on_index()";
 
 async fn held(case: &Case) {
-    let waiting = format!("{WAITING_FOR_A_LOCK} AND datname = current_database()");
+    let waiting = format!("{WAITING_FOR_A_LOCK} AND wait_event = 'advisory' AND datname = current_database()");
     eventually("a session of pgonce waits", || async { number(&case.target, &waiting).await > 0 }).await;
 }
 
@@ -391,7 +391,7 @@ async fn an_older_source_goes_to_a_newer_target_and_a_newer_pg_dump_to_an_older_
     assert_eq!(number(&flow.target_client().await, NOT_VALID).await, 0);
     flow.assert_same("SELECT indexrelid::regclass::text FROM pg_index WHERE indexrelid >= 16384 \
                       AND indrelid::regclass::text NOT LIKE 'pgonce.%' AND indrelid::regclass::text NOT LIKE 'pg_toast%' \
-                      ORDER BY 1 COLLATE \"C\"").await;
+                      ORDER BY indexrelid::regclass::text COLLATE \"C\"").await;
 }
 
 async fn listed(case: &Case) -> Vec<(String, String)> {
