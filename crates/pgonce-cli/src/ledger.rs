@@ -27,6 +27,8 @@ pub struct FlowState {
     pub idle_at: Option<SystemTime>,
     /// The tables that were copied.
     pub copied: Vec<CopiedTable>,
+    /// What is being done to the target's schema, while it is.
+    pub schema_copy: Option<String>,
     /// The fence's number.
     pub epoch: i64,
     /// Who writes, or wrote last.
@@ -97,6 +99,7 @@ impl From<FlowStatus> for FlowState {
             idle: status.idle,
             idle_at: status.idle_at,
             copied: copied.collect(),
+            schema_copy: status.schema_copy,
             epoch: status.epoch,
             holder: status.holder,
             stop,

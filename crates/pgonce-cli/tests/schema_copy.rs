@@ -176,6 +176,7 @@ async fn killed_before_during_and_after_the_rows_it_goes_on_and_makes_nothing_tw
         eventually("the other indexes are built", || async { number(&case.target, TABLES).await == 7 }).await;
         let doing = text(&case.target, "SELECT doing FROM pgonce.schema_copy").await;
         assert_eq!(doing, "building indexes: 6");
+        assert_eq!(case.status().await["target"]["schema_copy"], "building indexes: 6");
         drop(run);
         nobody_waits(&case).await;
         let before = case.there("SELECT oid FROM pg_class WHERE relname IN ('b_free', 'a_free', 'a_pkey')").await;
