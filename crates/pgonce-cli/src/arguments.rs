@@ -10,6 +10,7 @@ use crate::commands::init::InitArguments;
 use crate::commands::man::ManArguments;
 use crate::commands::reset::ResetArguments;
 use crate::commands::run::RunArguments;
+use crate::commands::sequences::SequencesArguments;
 use crate::commands::status::StatusArguments;
 use crate::commands::verify::VerifyArguments;
 use crate::commands::version::VersionArguments;
@@ -55,6 +56,8 @@ pub enum Command {
     Status(StatusArguments),
     /// Compare source and target of a flow that has drained
     Verify(VerifyArguments),
+    /// Show how the target's sequences stand to the source's, or set them
+    Sequences(SequencesArguments),
     /// Show what a flow has left behind, and with --yes remove it
     Reset(ResetArguments),
     /// Kill a flow again and again on two throwaway clusters, and show that nothing is lost or applied twice
@@ -78,6 +81,7 @@ impl Command {
             Command::Run(arguments) => arguments.options.format.format,
             Command::Status(arguments) => arguments.options.format.format,
             Command::Verify(arguments) => arguments.options.format.format,
+            Command::Sequences(arguments) => arguments.options().format.format,
             Command::Reset(arguments) => arguments.options.format.format,
             Command::Demo(arguments) => arguments.format.format,
             Command::Config(arguments) => arguments.what.format(),
@@ -96,6 +100,7 @@ impl Command {
             Command::Status(arguments) => Some(&arguments.options),
             Command::Verify(arguments) => Some(&arguments.options),
             Command::Reset(arguments) => Some(&arguments.options),
+            Command::Sequences(arguments) => Some(arguments.options()),
             Command::Config(ConfigArguments { what: ConfigCommand::Show(options) }) => Some(options),
             Command::Config(_) | Command::Demo(_) | Command::Completions(_) => None,
             Command::Man(_) | Command::Version(_) => None,

@@ -32,6 +32,8 @@ pub struct FlowState {
     pub map: Vec<String>,
     /// What is to be mended of its partitions, in words.
     pub warnings: Vec<String>,
+    /// What is being done to the target's schema, while it is.
+    pub schema_copy: Option<String>,
     /// The fence's number.
     pub epoch: i64,
     /// Who writes, or wrote last.
@@ -104,6 +106,7 @@ impl From<FlowStatus> for FlowState {
             copied: copied.collect(),
             map: status.map.iter().flat_map(|map| map.lines()).map(str::to_owned).collect(),
             warnings: status.published.as_deref().map(partitions::warnings).unwrap_or_default(),
+            schema_copy: status.schema_copy,
             epoch: status.epoch,
             holder: status.holder,
             stop,

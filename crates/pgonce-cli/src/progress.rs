@@ -29,11 +29,16 @@ pub struct Display {
     living: Option<ProgressBar>,
     shown: (Progress, Instant),
     waits: mpsc::UnboundedReceiver<Waiting>,
+    /// What is being done besides copying and streaming.
+    activity: watch::Receiver<String>,
+    /// What of it was last said, and when.
+    activity_shown: String,
+    said: Instant,
 }
 
 impl Display {
     /// A display for `output`; what the flow is found to wait for comes through `waits`.
-    pub fn new(output: Output, waits: mpsc::UnboundedReceiver<Waiting>) -> Display {
+    pub fn new(output: Output, activity: watch::Receiver<String>, waits: mpsc::UnboundedReceiver<Waiting>) -> Display {
         let terminal = !output.is_json() && std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         let living = terminal.then(|| {
             let line = ProgressBar::new_spinner();
@@ -42,7 +47,17 @@ impl Display {
             line
         });
         let now = Instant::now();
-        Display { output, watcher: Watcher::default(), started: now, living, shown: (Progress::default(), now), waits }
+        Display {
+            output,
+            watcher: Watcher::default(),
+            started: now,
+            living,
+            shown: (Progress::default(), now),
+            waits,
+            activity,
+            activity_shown: String::new(),
+            said: now,
+        }
     }
 
     /// Follows the pipeline until the future is dropped.
@@ -58,6 +73,7 @@ impl Display {
                     std::future::pending::<()>().await;
                 },
                 Some(waiting) = self.waits.recv() => self.say(&Notice::Waiting(waiting)),
+                Ok(()) = self.activity.changed() => self.tell_activity(every),
                 () = tokio::time::sleep(due) => {}
             }
             // A busy pipeline changes far more often than anybody can read.
@@ -91,6 +107,27 @@ impl Display {
             None if !moved => {}
             None if self.output.is_json() => self.output.event(pace.object()),
             None => self.output.line(&pace.text()),
+        }
+    }
+
+    /// Says what is being done: each new thing at once, and how far it is every so often.
+    fn tell_activity(&mut self, every: Duration) {
+        let before = self.activity_shown.clone();
+        let doing = self.activity.borrow_and_update().clone();
+        let thing = |text: &str| text.split(':').next().unwrap_or_default().to_owned();
+        if let Some(line) = &self.living {
+            line.set_message(doing.clone());
+            line.tick();
+        }
+        if thing(&before) == thing(&doing) && (self.living.is_some() || self.said.elapsed() < every) {
+            return;
+        }
+        self.said = Instant::now();
+        self.activity_shown.clone_from(&doing);
+        match &self.living {
+            _ if self.output.is_json() => self.output.event(serde_json::json!({"event": "activity", "text": doing})),
+            Some(line) => line.suspend(|| self.output.line(&doing)),
+            None => self.output.line(&doing),
         }
     }
 

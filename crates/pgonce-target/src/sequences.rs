@@ -199,7 +199,7 @@ impl Sequences {
         let mut due: Vec<(&mut Sequence, Position)> =
             self.list.iter_mut().filter(due).filter_map(|s| Some((s.wanted(ahead)?, s))).map(|(p, s)| (s, p)).collect();
         let sql = "SELECT pg_catalog.setval(u.o::pg_catalog.regclass, u.v, u.c) \
-                   FROM pg_catalog.unnest($1::pg_catalog.oid[], $2::pg_catalog.int8[], $3::pg_catalog.bool[]) \
+                   FROM unnest($1::pg_catalog.oid[], $2::pg_catalog.int8[], $3::pg_catalog.bool[]) \
                    AS u (o, v, c)";
         for some in due.chunks_mut(AT_ONCE) {
             let oids: Vec<u32> = some.iter().map(|(s, _)| s.target_oid).collect();

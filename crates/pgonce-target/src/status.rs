@@ -9,6 +9,7 @@ use tokio_postgres::types::{FromSql, PgLsn};
 use tokio_postgres::{Client, Row};
 
 use crate::ledger::{self, from_pg, ledger_stop, sql_stop, unreadable};
+use crate::schema_copy;
 
 /// How far a flow has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -70,6 +71,8 @@ pub struct FlowStatus {
     pub stop: Option<StoredStop>,
     /// The tables that were copied.
     pub copied: Vec<CopiedTable>,
+    /// What is being done to the target's schema, in words, while it is.
+    pub schema_copy: Option<String>,
     /// When it was first opened.
     pub created_at: SystemTime,
     /// When it last wrote.
@@ -129,7 +132,9 @@ pub async fn read_status(client: &Client, flow: &str) -> Result<Option<FlowStatu
         });
     }
     let alive = ledger::alive(client, flow).await?;
-    status(flow, &row, alive, copied).map(Some)
+    let mut status = status(flow, &row, alive, copied)?;
+    status.schema_copy = schema_copy::doing_now(client, flow).await?;
+    Ok(Some(status))
 }
 
 /// The names of all flows that write to `client`'s database, sorted.
@@ -230,6 +235,7 @@ fn status(flow: &str, row: &Row, alive: Option<i32>, copied: Vec<CopiedTable>) -
         alive,
         stop,
         copied,
+        schema_copy: None,
         created_at: get(flow, row, "created_at")?,
         updated_at: get(flow, row, "updated_at")?,
     })

@@ -12,6 +12,14 @@ pub enum KitError {
         /// The major version that was asked for.
         major: u32,
     },
+    /// No client programs of this major or a newer one are installed.
+    #[error(
+        "pg_dump {major} or newer is not installed; type: scripts/setup && scripts/fetch-postgres --client {major}"
+    )]
+    MissingClient {
+        /// The major version that was asked for.
+        major: u32,
+    },
     /// Servers do not run as root, and the user they would run as does not exist.
     #[error("running as root, and there is no user `postgres` to run servers as; type: scripts/setup")]
     MissingUser,

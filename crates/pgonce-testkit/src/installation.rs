@@ -94,6 +94,25 @@ impl Installation {
         Ok(Installation { major, bin: place.join("bin"), run_as })
     }
 
+    /// The folder of a `pg_dump` and a `psql` of this major or a newer one: the system's, or fetched beside the fetched
+    /// servers, which come without them.
+    ///
+    /// # Errors
+    ///
+    /// [`KitError::MissingClient`], with the command to type.
+    pub fn client_tools(major: u32) -> Result<PathBuf, KitError> {
+        let mut found: Vec<(u32, PathBuf)> = Vec::new();
+        for entry in folders()?.into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let number = name.strip_suffix("-client").unwrap_or(&name).parse().ok().filter(|number| *number >= major);
+            let bin = entry.path().join("bin");
+            let whole = ["pg_dump", "psql"].iter().all(|program| bin.join(program).is_file());
+            found.extend(number.filter(|_| whole).map(|number| (number, bin)));
+        }
+        found.sort();
+        found.into_iter().next().map(|(_, bin)| bin).ok_or(KitError::MissingClient { major })
+    }
+
     /// The major version.
     pub fn major(&self) -> u32 {
         self.major

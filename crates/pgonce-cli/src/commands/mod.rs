@@ -8,6 +8,7 @@ pub mod init;
 pub mod man;
 pub mod reset;
 pub mod run;
+pub mod sequences;
 pub mod status;
 pub mod verify;
 pub mod version;
@@ -33,6 +34,7 @@ pub fn execute(command: Command, output: Output) -> Result<u8, Failure> {
         Command::Run(arguments) => run::execute(&arguments, output)?,
         Command::Status(arguments) => return status::execute(&arguments, output),
         Command::Verify(arguments) => return verify::execute(&arguments, output),
+        Command::Sequences(arguments) => sequences::execute(&arguments, output)?,
         Command::Reset(arguments) => reset::execute(&arguments, output)?,
         Command::Demo(arguments) => return demo::execute(&arguments, output),
         Command::Config(arguments) => return config::execute(&arguments, output),

@@ -12,7 +12,7 @@ use pgonce::position::Lsn;
 use pgonce::sink::{Sink, StartMode};
 use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::stop::{Side, Stop};
-use pgonce_target::{PostgresTarget, ShownKey, TargetSettings};
+use pgonce_target::{PostgresTarget, SchemaCopy, ShownKey, TargetSettings};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -102,6 +102,7 @@ async fn run(config: FlowConfig, arguments: &RunArguments, spill: PathBuf, outpu
     let mut target = target_settings(&config);
     target.show_key = arguments.show_keys.then(ShownKey::default);
     let shown = target.show_key.clone();
+    let activity = target.activity.subscribe();
     let sink = PostgresTarget::new(target);
     introduce(&config, &sink.guarantee().to_string(), output);
     let mut options = PipelineOptions::new(config.start);
@@ -115,7 +116,7 @@ async fn run(config: FlowConfig, arguments: &RunArguments, spill: PathBuf, outpu
     let (tell, told) = watch::channel(false);
     let (waits, waited_for) = mpsc::unbounded_channel();
     let looking = tokio::spawn(waits::watch(config, progress.clone(), waits));
-    let mut display = Display::new(output, waited_for);
+    let mut display = Display::new(output, activity, waited_for);
     let signals = tokio::spawn(stop_at_signal(Signals::listen()?, tell, output));
     let ended = tokio::select! {
         ended = pipeline.run(told) => ended,
@@ -158,6 +159,14 @@ fn target_settings(config: &FlowConfig) -> TargetSettings {
     let mut settings = TargetSettings::new(config.flow.as_str(), config.target.connection.clone());
     settings.durability = config.target.synchronous_commit;
     settings.map = config.map.clone();
+    settings.sequences_from = Some(config.source.connection.clone());
+    settings.schema_copy = config.copy_schema.as_ref().map(|schema| {
+        let mut copy = SchemaCopy::new(config.source.connection.clone());
+        copy.tools.clone_from(&schema.client_tools);
+        copy.privileges = schema.privileges;
+        copy.jobs = config.jobs;
+        copy
+    });
     settings
 }
 
@@ -170,7 +179,8 @@ fn introduce(config: &FlowConfig, guarantee: &str, output: Output) {
             "event": "started", "version": super::version::VERSION, "pid": std::process::id(),
             "flow": config.flow.as_str(), "source": source, "source_id": config.source.id, "target": target,
             "slot": config.source.slot, "publications": config.source.publish.names(), "jobs": config.jobs,
-            "map": config.map.to_string().lines().collect::<Vec<_>>(), "start": start_word(config.start), "guarantee": guarantee,
+            "map": config.map.to_string().lines().collect::<Vec<_>>(), "start": start_word(config.start),
+            "copy_schema": config.copy_schema.is_some(), "guarantee": guarantee,
             "data_dir": config.data_dir.display().to_string(),
         }));
         return;
@@ -192,7 +202,8 @@ fn introduce(config: &FlowConfig, guarantee: &str, output: Output) {
     for entry in config.map.to_string().lines() {
         list.pair("map", entry);
     }
-    list.pair("start", start_word(config.start));
+    let schema = if config.copy_schema.is_some() { ", with the schema" } else { "" };
+    list.pair("start", format!("{}{schema}", start_word(config.start)));
     list.pair("guarantee", guarantee);
     list.pair("data directory", config.data_dir.display().to_string());
     list.write(output);

@@ -123,7 +123,10 @@ impl Doing {
         match self {
             Doing::NeverStarted => "never started: the target knows no flow of this name".to_owned(),
             Doing::Starting => with_writer("starting: making publication and slot"),
-            Doing::Copying => with_writer(&format!("copying: {copied} so far")),
+            Doing::Copying => match state.and_then(|state| state.schema_copy.as_ref()) {
+                Some(schema) => with_writer(&format!("copying: {copied}; {schema}")),
+                None => with_writer(&format!("copying: {copied} so far")),
+            },
             Doing::Waiting => with_writer("waiting: the slot is not being read yet"),
             Doing::Streaming => with_writer("streaming"),
             Doing::Stopped => "stopped by itself, see below".to_owned(),
@@ -401,7 +404,7 @@ fn state_object(state: &FlowState, stop: Option<&StoredStop>) -> Value {
             "commit_time": state.commit_time.map(utc),
         })),
         "idle": state.idle.map(|lsn| json!({"lsn": lsn.to_string(), "at": state.idle_at.map(utc)})),
-        "copied": tables.collect::<Vec<_>>(),
+        "copied": tables.collect::<Vec<_>>(), "schema_copy": state.schema_copy,
         "stop": stop.map(|stop| json!({
             "code": stop.code, "text": stop.text, "hint": stop.hint, "at": stop.at.map(utc),
         })),

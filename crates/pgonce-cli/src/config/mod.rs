@@ -41,6 +41,8 @@ pub struct FlowConfig {
     pub map: TableMap,
     /// What an empty checkpoint means.
     pub start: StartMode,
+    /// Whether the target's schema is created, and how.
+    pub copy_schema: Option<SchemaConfig>,
     /// How many tables may be copied at a time.
     pub jobs: usize,
     /// Directory of the lock and of spilled transactions.
@@ -91,6 +93,15 @@ pub struct TargetConfig {
     pub connection: ConnectionSettings,
     /// Whether each commit waits for the target's disk.
     pub synchronous_commit: SynchronousCommit,
+}
+
+/// How the target's schema is created.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SchemaConfig {
+    /// Whether with owners and privileges.
+    pub privileges: bool,
+    /// The folder of `pg_dump`, where one is named.
+    pub client_tools: Option<PathBuf>,
 }
 
 /// The name of a flow: at most 40 lower-case letters, digits and underscores, so that `pgonce_<flow>` is a slot's name.
@@ -168,7 +179,6 @@ impl FlowConfig {
             return Err(ConfigError::at(&required(raw, key("target.url"))?.place, what, hint));
         }
         refuse_stream(raw)?;
-        refuse_copy_schema(raw)?;
         let start = match choice(raw, key("start"))? {
             Some("go-forward") => StartMode::GoForward,
             _ => StartMode::Snapshot,
@@ -188,6 +198,7 @@ impl FlowConfig {
                 },
             },
             map: table_map(raw)?,
+            copy_schema: copy_schema(raw, start)?,
             start,
             jobs: jobs(raw)?,
             data_dir: data_dir(raw, &flow)?,
@@ -319,20 +330,44 @@ fn refuse_stream(raw: &Raw) -> Result<(), ConfigError> {
     Err(ConfigError::at(&given.place, what, "Allowed: none (the slot feeds the target directly, effect-once)."))
 }
 
-fn refuse_copy_schema(raw: &Raw) -> Result<(), ConfigError> {
-    let Some(given) = raw.one(key("copy_schema")) else { return Ok(()) };
-    match given.text.as_str() {
-        "false" => Ok(()),
-        "true" => {
-            let hint = "Create the tables first: pg_dump --schema-only --no-owner --no-privileges --no-publications \
-                        --no-subscriptions \"$SOURCE_URL\" | psql \"$TARGET_URL\"";
-            Err(ConfigError::at(&given.place, "pgonce cannot copy the schema yet", hint))
-        }
-        _ => {
-            let what = format!("{} is not a value of `copy_schema`", given.quoted());
-            Err(ConfigError::at(&given.place, what, "Allowed: true or false."))
-        }
+fn boolean(raw: &Raw, key: &Key) -> Result<bool, ConfigError> {
+    let Some(given) = raw.one(key) else { return Ok(false) };
+    given.text.parse().map_err(|_| {
+        let what = format!("{} is not a value of `{}`", given.quoted(), key.path);
+        ConfigError::at(&given.place, what, "Allowed: true or false.")
+    })
+}
+
+fn copy_schema(raw: &Raw, start: StartMode) -> Result<Option<SchemaConfig>, ConfigError> {
+    let (asked, privileges) = (key("copy_schema"), key("schema_privileges"));
+    let with_privileges = boolean(raw, privileges)?;
+    if !boolean(raw, asked)? {
+        return match raw.one(privileges) {
+            Some(given) if with_privileges => {
+                let what = "`schema_privileges` is true, and `copy_schema` is not: no schema is copied";
+                Err(ConfigError::at(&given.place, what, "Set copy_schema: true too, or leave schema_privileges out."))
+            }
+            _ => Ok(None),
+        };
     }
+    if let (Some(given), StartMode::GoForward) = (raw.one(asked), start) {
+        let what = "`copy_schema` creates tables for rows that are copied, and `start: go-forward` copies none";
+        let hint = "A flow that goes forward expects a target that is a copy already: leave copy_schema out, or use \
+                    start: snapshot.";
+        return Err(ConfigError::at(&given.place, what, hint));
+    }
+    if let (Some(given), Some(map)) = (raw.one(asked), raw.one(key("map"))) {
+        let what =
+            format!("`copy_schema` creates tables under the source's names, and `map` ({}) has others", map.place);
+        let hint = "Create the mapped tables by hand (pg_dump --schema-only writes their definitions) and leave \
+                    copy_schema out; or leave map out.";
+        return Err(ConfigError::at(&given.place, what, hint));
+    }
+    let client_tools = raw.one(key("client_tools")).map(|given| match given.text.is_empty() {
+        true => Err(ConfigError::at(&given.place, "`client_tools` is empty", "Name the folder that holds pg_dump.")),
+        false => Ok(PathBuf::from(&given.text)),
+    });
+    Ok(Some(SchemaConfig { privileges: with_privileges, client_tools: client_tools.transpose()? }))
 }
 
 fn jobs(raw: &Raw) -> Result<usize, ConfigError> {

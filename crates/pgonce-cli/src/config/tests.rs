@@ -409,7 +409,15 @@ fn values_without_a_meaning_are_refused() {
     assert_eq!(refusal("start: later\n"), "pgonce.yml:4:8: \"later\" is not a value of `start`");
     assert_eq!(refusal("stream: local\n"), "pgonce.yml:4:9: there is no local log yet");
     assert_eq!(refusal("stream: \"nats://u:hidden@h:4222\"\n"), "pgonce.yml:4:9: there is no NATS stream yet");
-    assert_eq!(refusal("copy_schema: true\n"), "pgonce.yml:4:14: pgonce cannot copy the schema yet");
+    assert_eq!(
+        refusal("copy_schema: true\nstart: go-forward\n"),
+        "pgonce.yml:4:14: `copy_schema` creates tables for rows that are copied, and `start: go-forward` copies none"
+    );
+    assert_eq!(
+        refusal("schema_privileges: true\n"),
+        "pgonce.yml:4:20: `schema_privileges` is true, and `copy_schema` is not: no schema is copied"
+    );
+    assert_eq!(refusal("copy_schema: true\nclient_tools: \"\"\n"), "pgonce.yml:5:15: `client_tools` is empty");
     assert_eq!(refusal("copy_schema: \"maybe\"\n"), "pgonce.yml:4:14: \"maybe\" is not a value of `copy_schema`");
     assert_eq!(refusal("data_dir: \"\"\n"), "pgonce.yml:4:11: `data_dir` is empty");
     for (name, valid) in [("a", true), ("", false), ("Shop", false), ("a-b", false), ("ä", false), ("a_1", true)] {

@@ -112,26 +112,27 @@ impl Work<'_> {
         }
     }
 
-    /// Runs steps at once, and says how far they are.
-    async fn many(&self, what: &str, steps: Vec<Step>) -> Result<Vec<Step>, Stop> {
-        if steps.is_empty() {
-            return Ok(steps);
+    /// Runs groups of steps at once, those of the largest tables first (what takes longest should not begin last), and
+    /// says how far they are. Returns those that lack something.
+    async fn many(&self, what: &str, mut groups: Vec<(i64, Vec<Step>)>) -> Result<Vec<Step>, Stop> {
+        let (all, done) = (groups.iter().map(|(_, steps)| steps.len()).sum::<usize>(), AtomicUsize::new(0));
+        if all == 0 {
+            return Ok(Vec::new());
         }
-        let (all, done) = (steps.len(), AtomicUsize::new(0));
+        groups.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         self.tell(&format!("{what}: {all}")).await?;
         let report = || {
             let done = done.fetch_add(1, Ordering::Relaxed) + 1;
             self.settings.tell(&format!("{what}: {done} of {all}"));
         };
-        at_once(&self.settings.connection, self.copy.jobs, steps, &report).await
+        let groups = groups.into_iter().map(|(_, steps)| steps).collect();
+        at_once(&self.settings.connection, self.copy.jobs, groups, &report).await
     }
 
-    /// Builds the indexes, those of the largest tables first: what takes longest should not begin last.
     async fn indexes(&self, plan: &mut Plan) -> Result<(), Stop> {
-        let mut builds: Vec<_> = plan.builds.iter().filter(|b| !self.tables.exists(&b.index.name)).collect();
-        builds.sort_by_key(|build| std::cmp::Reverse(self.tables.bytes(&build.index.table)));
-        let steps = builds.into_iter().map(|build| build.step.clone()).collect();
-        for step in self.many("building indexes", steps).await? {
+        let missing = plan.builds.iter().filter(|build| !self.tables.exists(&build.index.name));
+        let groups = missing.map(|b| (self.tables.bytes(&b.index.table), vec![b.step.clone()])).collect();
+        for step in self.many("building indexes", groups).await? {
             plan.postpone(step);
         }
         Ok(())
@@ -139,20 +140,13 @@ impl Work<'_> {
 
     async fn constraints(&self, plan: &mut Plan) -> Result<(), Stop> {
         let there = constraints(self.client).await?;
-        let missing = plan.constraints.iter().filter(|(c, _)| !there.contains_key(&c.plain_names()));
-        // On one table at a time: each locks it.
-        let mut of_table: BTreeMap<&str, Vec<&Step>> = BTreeMap::new();
-        for (constraint, step) in missing {
-            of_table.entry(&constraint.table).or_default().push(step);
+        // One after another on a table: each locks it.
+        let mut of_table: BTreeMap<&str, Vec<Step>> = BTreeMap::new();
+        for (constraint, step) in plan.constraints.iter().filter(|(c, _)| !there.contains_key(&c.plain_names())) {
+            of_table.entry(&constraint.table).or_default().push(step.clone());
         }
-        let mut lacking = Vec::new();
-        let mut steps: Vec<(i64, Step)> = Vec::new();
-        for (table, of_one) in of_table {
-            steps.extend(of_one.into_iter().map(|step| (self.tables.bytes(table), step.clone())));
-        }
-        steps.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        lacking.extend(self.many("adding constraints", steps.into_iter().map(|(_, step)| step).collect()).await?);
-        for step in lacking {
+        let groups = of_table.into_iter().map(|(table, steps)| (self.tables.bytes(table), steps)).collect();
+        for step in self.many("adding constraints", groups).await? {
             plan.postpone(step);
         }
         Ok(())
@@ -179,16 +173,14 @@ impl Work<'_> {
                 Some(proved) => *proved,
                 None => {
                     self.one(step).await?;
-                    constraint.unproved() || self.tables.partitioned(&constraint.table)
+                    constraint.unproved() || !step.sql.ends_with("NOT VALID;")
                 }
             };
             if !proved && !constraint.unproved() {
                 let proof = Step { sql: constraint.validate(), ..step.clone() };
-                proofs.push((self.tables.bytes(&constraint.table), proof));
+                proofs.push((self.tables.bytes(&constraint.table), vec![proof]));
             }
         }
-        proofs.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        let proofs = proofs.into_iter().map(|(_, step)| step).collect();
         match self.many("checking foreign keys", proofs).await?.first() {
             Some(step) => Err(lacks(step)),
             None => Ok(warnings),

@@ -23,7 +23,7 @@ pub(super) async fn create(
     published: &Published,
 ) -> Result<Vec<String>, Stop> {
     let client = &session.connection.client;
-    record::ensure(client, &settings.connection.user).await?;
+    record::ensure(client, &session.flow, &settings.connection.user).await?;
     if record::created(client, &session.flow).await? {
         return Ok(Vec::new());
     }

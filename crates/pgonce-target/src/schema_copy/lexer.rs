@@ -105,9 +105,8 @@ fn block_comment_length(text: &[u8]) -> usize {
 fn quoted_length(text: &[u8], quote: u8, backslashes: bool) -> usize {
     let mut at = 1;
     while let Some(c) = text.get(at) {
-        if *c == b'\\' && backslashes {
-            at += 2;
-        } else if *c == quote && text.get(at + 1) == Some(&quote) {
+        let doubled = *c == quote && text.get(at + 1) == Some(&quote);
+        if doubled || (*c == b'\\' && backslashes) {
             at += 2;
         } else if *c == quote {
             return at + 1;

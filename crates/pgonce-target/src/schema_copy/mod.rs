@@ -17,6 +17,8 @@ mod record;
 mod tools;
 mod work;
 
+pub(crate) use record::doing_now;
+
 use std::path::PathBuf;
 
 use pgonce::connect::{ConnectionSettings, SqlConnection, connect_sql};

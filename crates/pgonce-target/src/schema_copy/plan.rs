@@ -80,7 +80,10 @@ impl Plan {
                 "FK CONSTRAINT" => match entry.statements().as_slice() {
                     [statement] if parse::constraint(statement).is_some() => {
                         let Some(constraint) = parse::constraint(statement) else { continue };
-                        let now = constraint.unproved() || partitioned(&constraint.table);
+                        // Not all versions take it later where one of the two tables is partitioned.
+                        let parts = partitioned(&constraint.table)
+                            || constraint.referenced().is_some_and(|table| partitioned(&table));
+                        let now = constraint.unproved() || parts;
                         let sql = if now { (*statement).to_owned() } else { constraint.add_unproved() };
                         plan.foreign_keys.push((constraint, step(&sql)));
                     }

@@ -10,10 +10,8 @@ use crate::ledger::{ledger_stop, sql_stop};
 const ENSURE: &str = include_str!("record.sql");
 
 /// Makes sure that the table is there.
-pub(super) async fn ensure(client: &Client, user: &str) -> Result<(), Stop> {
-    let exists = "SELECT pg_catalog.to_regclass('pgonce.schema_copy') IS NOT NULL";
-    let exists = client.query_one(exists, &[]).await.and_then(|row| row.try_get::<_, bool>(0)).map_err(sql_stop)?;
-    if exists {
+pub(super) async fn ensure(client: &Client, flow: &str, user: &str) -> Result<(), Stop> {
+    if exists(client, flow).await? {
         return Ok(());
     }
     match client.batch_execute(ENSURE).await {
@@ -44,16 +42,30 @@ pub(super) async fn remember(client: &Client, flow: &str, after: &str) -> Result
     Ok(())
 }
 
+/// Whether the ledger has the table: one that an older pgonce made has not.
+async fn exists(client: &Client, flow: &str) -> Result<bool, Stop> {
+    let sql = "SELECT pg_catalog.to_regclass('pgonce.schema_copy') IS NOT NULL";
+    client.query_one(sql, &[]).await.and_then(|row| row.try_get(0)).map_err(|e| ledger_stop(flow, e))
+}
+
 /// What is left for after the rows. Nothing where the schema was not created by the flow, or is complete.
 pub(super) async fn after_rows(client: &Client, flow: &str) -> Result<Option<String>, Stop> {
-    let failed = |e| ledger_stop(flow, e);
-    let exists = "SELECT pg_catalog.to_regclass('pgonce.schema_copy') IS NOT NULL";
-    if !client.query_one(exists, &[]).await.and_then(|row| row.try_get::<_, bool>(0)).map_err(failed)? {
+    if !exists(client, flow).await? {
         return Ok(None);
     }
     let sql = "SELECT after_rows FROM pgonce.schema_copy WHERE flow = $1 AND after_rows IS NOT NULL";
-    let row = client.query_opt(sql, &[&flow]).await.map_err(failed)?;
-    row.map(|row| row.try_get(0).map_err(failed)).transpose()
+    let row = client.query_opt(sql, &[&flow]).await.map_err(|e| ledger_stop(flow, e))?;
+    row.map(|row| row.try_get(0).map_err(|e| ledger_stop(flow, e))).transpose()
+}
+
+/// What was last said by [`doing`], while the schema is not complete.
+pub(crate) async fn doing_now(client: &Client, flow: &str) -> Result<Option<String>, Stop> {
+    if !exists(client, flow).await? {
+        return Ok(None);
+    }
+    let row = client.query_opt("SELECT doing FROM pgonce.schema_copy WHERE flow = $1", &[&flow]).await;
+    let row = row.map_err(|e| ledger_stop(flow, e))?;
+    row.map_or(Ok(None), |row| row.try_get(0).map_err(|e| ledger_stop(flow, e)))
 }
 
 /// Says what is being done, for `pgonce status`.

@@ -75,25 +75,27 @@ pub(super) fn lacks(step: &Step) -> Stop {
     Reason::TargetNotReady { what, hint }.into()
 }
 
-/// Runs steps on up to `jobs` connections, the first one first. Each is reported when it is done. Returns those that
-/// lack something.
+/// Runs groups of steps on up to `jobs` connections, the first one first; the steps of a group follow each other. Each
+/// step is reported when it is done. Returns those that lack something.
 pub(super) async fn at_once(
     target: &ConnectionSettings,
     jobs: usize,
-    steps: Vec<Step>,
+    groups: Vec<Vec<Step>>,
     done: &(dyn Fn() + Sync),
 ) -> Result<Vec<Step>, Stop> {
-    let workers = jobs.min(steps.len());
-    let queue = Mutex::new(VecDeque::from(steps));
+    let workers = jobs.min(groups.len());
+    let queue = Mutex::new(VecDeque::from(groups));
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     let lacking = Mutex::new(Vec::new());
     let work = || async {
         let connection = connect(target).await?;
-        while let Some(step) = next() {
-            if run(&connection.client, &step).await? == Done::Lacks {
-                lacking.lock().unwrap_or_else(PoisonError::into_inner).push(step);
+        while let Some(group) = next() {
+            for step in group {
+                if run(&connection.client, &step).await? == Done::Lacks {
+                    lacking.lock().unwrap_or_else(PoisonError::into_inner).push(step);
+                }
+                done();
             }
-            done();
         }
         Ok::<(), Stop>(())
     };
