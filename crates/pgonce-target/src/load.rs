@@ -13,6 +13,7 @@ use tokio_postgres::CopyInSink;
 
 use crate::context::copy_place;
 use crate::ledger::{self, ledger_stop, lsn, sql_stop};
+use crate::names::refuse_long_names;
 use crate::schema::{TargetTable, lookup_failed, missing_table, read_table};
 use crate::session::Session;
 
@@ -31,6 +32,7 @@ pub(crate) async fn load(
     let target = target.map_err(|e| lookup_failed(&table.schema, &table.name, e).into_stop(None))?;
     let target = target.ok_or_else(|| missing_table(&table.schema, &table.name))?;
     let statement = copy_in_statement(table, &target)?;
+    refuse_long_names(table, &target, rows.long_names())?;
     let only = if target.partitioned { "" } else { "ONLY " };
     // Two flows that are started together must not both find it empty.
     let lock = format!("LOCK TABLE {only}{} IN SHARE ROW EXCLUSIVE MODE", target.quoted);

@@ -3,9 +3,10 @@
 
 use pgonce::pgoutput::Column;
 use pgonce::position::CommitLsn;
+use pgonce::published::PublishedTable;
 use pgonce::stop::{Reason, ServerFault, Stop};
 
-use crate::schema::Mapping;
+use crate::schema::{Mapping, TargetTable};
 
 /// `NAMEDATALEN - 1`.
 const LENGTH_MAX: usize = 63;
@@ -34,6 +35,25 @@ impl Mapping {
         };
         Reason::TransactionFailed { commit, xid, fault }.into()
     }
+}
+
+/// Refuses to copy a table that has such values into columns that would cut them.
+pub(crate) fn refuse_long_names(table: &PublishedTable, target: &TargetTable, long: &[String]) -> Result<(), Stop> {
+    let cut = |name: &&String| target.columns.iter().any(|c| c.name == **name && c.is_name && !target.letters);
+    let Some(name) = long.iter().find(cut) else { return Ok(()) };
+    Err(Reason::SchemaMismatch {
+        table: table.to_string(),
+        what: format!(
+            "column {name:?} has values of more than 63 bytes in the target's encoding, and the type name would cut \
+             them (SQLSTATE 22001)"
+        ),
+        hint: format!(
+            "On the target: ALTER TABLE {} ALTER COLUMN {} TYPE varchar(63);",
+            target.quoted,
+            pgonce::ident::quote_ident(name)
+        ),
+    }
+    .into())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub mod flow;
 pub mod frontier;
 pub mod guarantee;
 pub mod ident;
+mod long_names;
 pub mod pgoutput;
 pub mod pipeline;
 pub mod position;

@@ -11,6 +11,7 @@ use futures_util::{Stream, StreamExt};
 
 use crate::connect::{ConnectionSettings, SqlConnection, connect_sql};
 use crate::ident::{quote_ident, quote_literal, quote_qualified};
+use crate::long_names::long_names;
 use crate::position::Boundary;
 use crate::published::PublishedTable;
 use crate::sql_error::{SOURCE_ENCODING, condition, is_encoding, stop_from_sql};
@@ -53,9 +54,17 @@ impl Snapshot {
         let failed = |e| stop_from_sql(Side::Source, &e);
         connection.client.batch_execute(&begin).await.map_err(failed)?;
         self.assert_not_rewritten(&connection.client, table).await?;
+        let long_names = long_names(&connection.client, table).await?;
         let stream = connection.client.copy_out(&copy_out_statement(table)).await;
         let stream = stream.map_err(|e| not_readable(table, e))?;
-        Ok(TableRows { stream: Box::pin(stream), table: table.to_string(), bytes, count: 0, _connection: connection })
+        Ok(TableRows {
+            stream: Box::pin(stream),
+            table: table.to_string(),
+            long_names,
+            bytes,
+            count: 0,
+            _connection: connection,
+        })
     }
 }
 
@@ -116,6 +125,7 @@ fn copy_out_statement(table: &PublishedTable) -> String {
 pub struct TableRows {
     stream: Pin<Box<dyn Stream<Item = Result<Bytes, tokio_postgres::Error>> + Send>>,
     table: String,
+    long_names: Vec<String>,
     bytes: Arc<AtomicU64>,
     count: u64,
     _connection: SqlConnection,
@@ -130,6 +140,11 @@ impl TableRows {
         // Each row ends with a newline; those within values are escaped.
         self.count += piece.as_ref().map_or(0, |p| p.iter().filter(|byte| **byte == b'\n').count() as u64);
         Ok(piece)
+    }
+
+    /// Columns of type `name` with a value that takes more than 63 bytes in UTF8.
+    pub fn long_names(&self) -> &[String] {
+        &self.long_names
     }
 
     /// How many rows have passed.
