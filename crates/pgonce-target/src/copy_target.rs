@@ -32,6 +32,16 @@ struct TargetColumn {
     column_type: ColumnType,
 }
 
+/// The OID of the type `name`.
+const NAME: u32 = 19;
+
+/// Whether every letter takes one byte in the target's encoding.
+pub(crate) async fn letters(client: &Client) -> Result<bool, Error> {
+    let sql = "SELECT pg_catalog.pg_encoding_max_length(d.encoding) = 1 AND pg_catalog.getdatabaseencoding() <> 'SQL_ASCII' \
+               FROM pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database()";
+    client.query_one(sql, &[]).await?.try_get(0)
+}
+
 const TABLES: &str = "
     WITH RECURSIVE d AS (
         SELECT t.oid AS domain, t.typbasetype AS base FROM pg_catalog.pg_type AS t WHERE t.typtype = 'd'
@@ -89,6 +99,11 @@ pub(crate) fn missing(map: &TableMap, table: &PublishedTable) -> Stop {
 impl CopyTarget {
     fn column(&self, name: &str) -> Option<&TargetColumn> {
         self.columns.iter().find(|column| column.name == name)
+    }
+
+    /// Whether a column is of the type `name`, or a domain of it.
+    pub(crate) fn is_name(&self, column: &str) -> bool {
+        self.column(column).is_some_and(|column| column.column_type.oid == NAME)
     }
 
     /// The statement that takes the table's rows in.

@@ -21,6 +21,7 @@ use tokio_postgres::{Client, CopyInSink};
 use crate::context::copy_place;
 use crate::copy_target::{self, CopyTarget, Targets};
 use crate::ledger::{self, ledger_stop, lsn, sql_stop};
+use crate::names::refuse_long_names;
 use crate::schema::lookup_failed;
 use crate::session::{self, Session};
 use crate::settings::TargetSettings;
@@ -297,6 +298,9 @@ impl PostgresLoader {
             let lock = format!("LOCK TABLE {}{} IN SHARE ROW EXCLUSIVE MODE", target.only, target.quoted);
             client.batch_execute(&lock).await.map_err(|e| copy_stop(table, e))?;
             vacant(client, flow, target).await?;
+        }
+        if !rows.long_names().is_empty() && !copy_target::letters(client).await.map_err(sql_stop)? {
+            refuse_long_names(table, target, rows.long_names())?;
         }
         let mut bytes = 0;
         let copied = {

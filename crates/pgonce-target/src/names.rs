@@ -3,8 +3,10 @@
 
 use pgonce::pgoutput::Column;
 use pgonce::position::CommitLsn;
+use pgonce::published::PublishedTable;
 use pgonce::stop::{Reason, ServerFault, Stop};
 
+use crate::copy_target::CopyTarget;
 use crate::schema::Mapping;
 
 /// `NAMEDATALEN - 1`.
@@ -34,6 +36,24 @@ impl Mapping {
         };
         Reason::TransactionFailed { commit, xid, fault }.into()
     }
+}
+
+/// Refuses to copy a table that has such values into columns that would cut them.
+pub(crate) fn refuse_long_names(table: &PublishedTable, target: &CopyTarget, long: &[String]) -> Result<(), Stop> {
+    let Some(name) = long.iter().find(|name| target.is_name(name)) else { return Ok(()) };
+    Err(Reason::SchemaMismatch {
+        table: table.to_string(),
+        what: format!(
+            "column {name:?} has values of more than 63 bytes in the target's encoding, and the type name would cut \
+             them (SQLSTATE 22001)"
+        ),
+        hint: format!(
+            "On the target: ALTER TABLE {} ALTER COLUMN {} TYPE varchar(63);",
+            target.quoted,
+            pgonce::ident::quote_ident(name)
+        ),
+    }
+    .into())
 }
 
 #[cfg(test)]

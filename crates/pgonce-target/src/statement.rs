@@ -220,7 +220,10 @@ impl Builder {
     fn equal(&mut self, m: &Mapping, alias: &str, column: usize, value: Parameter) -> String {
         let mark = self.mark(value);
         let target = m.column(column);
-        format!("{alias}.{} {} {mark}::{}", target.quoted, m.equals(column), target.base_type)
+        // Two operands of a polymorphic operator must have the same type, and the parameter's is below all domains.
+        // An index on the column is used all the same.
+        let cast = if target.domain { format!("::{}", target.base_type) } else { String::new() };
+        format!("{alias}.{}{cast} {} {mark}::{}", target.quoted, m.equals(column), target.base_type)
     }
 
     /// The old row's image, byte for byte (`*=`, `record_image_eq`): it needs no equality operator (json, xml,
@@ -366,11 +369,11 @@ mod tests {
             delete.sql,
             "DELETE FROM ONLY \"s\".\"t\" AS t WHERE t.ctid = COALESCE(\
              (SELECT s.ctid FROM ONLY \"s\".\"t\" AS s WHERE \
-             s.\"n\" OPERATOR(x.=) $1::integer AND s.\"id\" IS NULL AND \
+             s.\"n\"::integer OPERATOR(x.=) $1::integer AND s.\"id\" IS NULL AND \
              ROW(s.\"id\", s.\"n\"::integer, s.\"b\")::pg_catalog.record OPERATOR(pg_catalog.*=) \
              ROW($2::bigint, $1::integer, $3::text)::pg_catalog.record LIMIT 1), \
              (SELECT s.ctid FROM ONLY \"s\".\"t\" AS s WHERE \
-             s.\"n\" OPERATOR(x.=) $1::integer AND s.\"id\" IS NULL AND \
+             s.\"n\"::integer OPERATOR(x.=) $1::integer AND s.\"id\" IS NULL AND \
              ROW(s.\"id\", s.\"n\"::integer, s.\"b\")::pg_catalog.text COLLATE pg_catalog.\"C\" \
              OPERATOR(pg_catalog.=) ROW($2::bigint, $1::integer, $3::text)::pg_catalog.text LIMIT 1))"
         );

@@ -457,6 +457,18 @@ async fn values_in_binary_format_go_as_they_are() {
         sink.write(&group).await.unwrap();
         assert_eq!(target.rows("select t::text from t where id = 1").await, ["(1,,y)"]);
         assert_eq!(target.number("select count(*) from t").await, 5);
+        let key = |i: i32| i.to_be_bytes();
+        let group = [
+            feed.transaction(|tx| tx.delete(&table, &[Column::Binary(&key(2)), NULL, NULL])),
+            // The key changes, from binary to text.
+            feed.transaction(|tx| {
+                let old = [Column::Binary(&key(3)), NULL, NULL];
+                tx.update(&table, Some(&old), &[t("30"), t("2"), Column::Binary(b"z")]);
+            }),
+        ];
+        sink.write(&group).await.unwrap();
+        assert_eq!(target.rows("select t::text from t where id > 5").await, ["(30,2,z)"]);
+        assert_eq!(target.number("select count(*) from t").await, 4);
     }
 }
 

@@ -322,6 +322,9 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             // worth waiting, the rest stays with the source, whose bounded queue then leaves the socket unread.
             if state.has_room(&self.options.group)
                 && let Some(received) = self.source.receive(&mut events).now_or_never()
+                // The end of the source waits until everything before it is written, for it may be the same after
+                // every start.
+                && (received.is_ok() || state.waiting.is_empty())
             {
                 self.take_in(state, received, &mut events)?;
             }

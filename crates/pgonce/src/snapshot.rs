@@ -12,6 +12,7 @@ use tokio_postgres::Client;
 
 use crate::connect::{ConnectionSettings, SqlConnection, connect_sql};
 use crate::ident::{quote_ident, quote_literal, quote_qualified};
+use crate::long_names::long_names;
 use crate::piece::{Extent, Format};
 use crate::position::Boundary;
 use crate::published::PublishedTable;
@@ -97,11 +98,13 @@ impl SnapshotReader {
         let scan = if matches!(extent, Extent::Key { .. }) { "off" } else { "on" };
         let scan = self.client().batch_execute(&format!("SET LOCAL enable_seqscan = {scan}")).await;
         scan.map_err(|e| stop_from_sql(Side::Source, &e))?;
+        let long_names = long_names(self.client(), table).await?;
         let stream = self.client().copy_out(&copy_out_statement(table, extent, format)).await;
         let stream = stream.map_err(|e| not_readable(table, e))?;
         Ok(TableRows {
             stream: Box::pin(stream),
             table: table.to_string(),
+            long_names,
             passed,
             format,
             counter: RowCounter::new(format),
@@ -182,6 +185,7 @@ pub struct Passed {
 pub struct TableRows {
     stream: Pin<Box<dyn Stream<Item = Result<Bytes, tokio_postgres::Error>> + Send>>,
     table: String,
+    long_names: Vec<String>,
     passed: Arc<Passed>,
     format: Format,
     counter: RowCounter,
@@ -223,6 +227,11 @@ impl TableRows {
     /// The format of the data.
     pub fn format(&self) -> Format {
         self.format
+    }
+
+    /// Columns of type `name` with a value that takes more than 63 bytes in UTF8.
+    pub fn long_names(&self) -> &[String] {
+        &self.long_names
     }
 
     /// How many rows have passed.

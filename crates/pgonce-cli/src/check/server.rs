@@ -58,7 +58,7 @@ pub struct Server {
     pub identity: Option<String>,
     /// Client connections that are open.
     pub connections: i64,
-    settings: HashMap<String, String>,
+    pub(super) settings: HashMap<String, String>,
 }
 
 impl Server {

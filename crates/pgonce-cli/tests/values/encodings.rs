@@ -114,8 +114,8 @@ async fn c6_a_copy_into_an_encoding_that_lacks_a_character_names_the_row_and_not
 }
 
 /// Commits `poisonous` between two innocent transactions, and expects, at every start, a stop there that names
-/// `expected` and the transaction.
-async fn stops_at(case: &mut Case, poisonous: &str, code: &str, status: i32, expected: &[&str]) {
+/// `expected` and the transaction. Returns its id.
+async fn stops_at(case: &mut Case, poisonous: &str, code: &str, status: i32, expected: &[&str]) -> String {
     case.at_source("INSERT INTO other VALUES (10)").await;
     case.at_source("BEGIN").await;
     case.at_source(poisonous).await;
@@ -136,6 +136,7 @@ async fn stops_at(case: &mut Case, poisonous: &str, code: &str, status: i32, exp
         assert!(case.source.query_one(behind, &[&slot]).await.unwrap().get::<_, bool>(0));
     }
     case.environment.clear();
+    xid
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -160,8 +161,8 @@ async fn c6_a_streamed_character_that_the_target_lacks_names_the_transaction_and
             case.drain().await;
             let table = if transaction.contains("INTO f") { "table public.f" } else { "table public.t" };
             let expected = [table, "SQLSTATE 22P05", "encoding"];
-            stops_at(&mut case, transaction, "transaction_failed", 7, &expected).await;
-            assert_eq!(case.held().await.len(), 2);
+            let xid = stops_at(&mut case, transaction, "transaction_failed", 7, &expected).await;
+            assert!(case.held().await.iter().any(|(_, held)| held.to_string() == xid));
             assert_eq!(case.there("SELECT count(*) FROM t WHERE price = 'é'").await, ["(9)"]);
         }
     }
@@ -244,12 +245,19 @@ async fn c6_a_value_of_type_name_is_never_cut_short() {
     for major in majors().unwrap() {
         let mut case = case(major, "c6_name", "LATIN1", "UTF8").await;
         case.both("CREATE TABLE t (id int PRIMARY KEY, n name); CREATE TABLE other (id int PRIMARY KEY)").await;
-        case.at_source("INSERT INTO t VALUES (1, repeat('é', 31)), (2, repeat('n', 63))").await;
+        case.at_source("INSERT INTO t VALUES (1, repeat('é', 31)), (2, repeat('é', 32))").await;
+        let said = case.refused("schema_mismatch", 8).await;
+        assert!(said.contains("table public.t ") && said.contains("column \"n\"") && said.contains("22001"), "{said}");
+        assert!(said.contains("TYPE varchar(63)") && !said.contains('é'), "{said}");
+        case.at_source("UPDATE t SET n = repeat('n', 63) WHERE id = 2").await;
         case.drain().await;
         case.at_source("INSERT INTO t SELECT id + 2, n FROM t").await;
         case.drain().await;
         case.assert_same("SELECT * FROM t ORDER BY id").await;
         let long = "INSERT INTO t VALUES (7, repeat('é', 63))";
         stops_at(&mut case, long, "transaction_failed", 7, &["table public.t", "column n", "22001"]).await;
+        case.at_target("ALTER TABLE t ALTER n TYPE varchar(63)").await;
+        case.drain().await;
+        assert_eq!(case.assert_same("SELECT * FROM t ORDER BY id").await.len(), 5);
     }
 }

@@ -1,6 +1,8 @@
 //! Keys of every type that an index takes: the row of an update or a delete is found.
 
-use crate::edges::{edges, make_types, pairs, set_defaults};
+use pgonce_testkit::majors;
+
+use crate::edges::{edges, make_types, set_defaults};
 use crate::pair::Case;
 
 /// SQLSTATE of a type that btree has no operators for.
@@ -8,8 +10,8 @@ const NO_OPERATORS: &str = "42704";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c4_c7_a_key_of_any_type_finds_its_row() {
-    for (from, to) in pairs() {
-        let case = Case::between(from, to, &format!("keys_{from}_{to}")).await;
+    for major in majors().unwrap() {
+        let case = Case::new(major, "keys").await;
         make_types(&case).await;
         // An array of boxes is taken for a key as long as no two have to be compared.
         let edges = edges(&case).await.into_iter().filter(|e| e.kind != "box[]");
@@ -21,14 +23,17 @@ async fn c4_c7_a_key_of_any_type_finds_its_row() {
             kinds.push(("text COLLATE public.ci".into(), vec!["'Ab'".into(), "'B'".into()]));
         }
         let mut keyed = Vec::new();
+        case.both("BEGIN").await;
         for (n, (kind, values)) in kinds.iter().enumerate() {
             let create = format!(
                 "CREATE TABLE k{n} (id {kind}, part int, v text, PRIMARY KEY (part, id));
                  CREATE TABLE l{n} (id {kind} NOT NULL, part int, v text);
                  ALTER TABLE l{n} REPLICA IDENTITY FULL"
             );
+            case.at_source("SAVEPOINT before").await;
             if let Err(error) = case.source.batch_execute(&create).await {
                 assert_eq!(error.code().map(|code| code.code()), Some(NO_OPERATORS), "{kind}: {error:?}");
+                case.at_source("ROLLBACK TO before").await;
                 continue;
             }
             case.at_target(&format!("{create}; CREATE INDEX ON l{n} (id)")).await;
@@ -45,14 +50,16 @@ async fn c4_c7_a_key_of_any_type_finds_its_row() {
             }
             keyed.push((n, kind));
         }
+        case.both("COMMIT").await;
         for kind in ["numeric", "hstore", "citext", "ltree", "bytea", "\"char\"", "\"Types; --\".outer", "text[]"] {
             assert!(keyed.iter().any(|(_, keyed)| *keyed == kind), "{kind}");
         }
         assert!(keyed.len() > 80, "{}", keyed.len());
         set_defaults(&case).await;
         case.drain().await;
-        for (n, _) in &keyed {
-            for table in ["k", "l"] {
+        for table in ["k", "l"] {
+            case.at_source("BEGIN").await;
+            for (n, _) in &keyed {
                 case.at_source(&format!(
                     "INSERT INTO {table}{n} SELECT id, part + 100, 'streamed' FROM {table}{n};
                      UPDATE {table}{n} SET v = 'changed'; UPDATE {table}{n} SET part = part + 1000;
@@ -60,6 +67,7 @@ async fn c4_c7_a_key_of_any_type_finds_its_row() {
                 ))
                 .await;
             }
+            case.at_source("COMMIT").await;
         }
         case.drain().await;
         for (n, kind) in &keyed {
@@ -85,8 +93,8 @@ const EQUAL: &[(&str, &str, &str)] = &[
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c3_c4_a_key_that_changes_into_an_equal_one_arrives_as_it_is() {
-    for (from, to) in pairs() {
-        let case = Case::between(from, to, &format!("equal_{from}_{to}")).await;
+    for major in majors().unwrap() {
+        let case = Case::new(major, "equal").await;
         make_types(&case).await;
         for (n, (kind, first, _)) in EQUAL.iter().enumerate() {
             case.both(&format!(
@@ -124,8 +132,8 @@ async fn c3_c4_a_key_that_changes_into_an_equal_one_arrives_as_it_is() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c7_a_key_that_the_target_has_no_index_for_is_compared_by_its_own_operator() {
-    for (from, to) in pairs() {
-        let case = Case::between(from, to, &format!("unindexed_{from}_{to}")).await;
+    for major in majors().unwrap() {
+        let case = Case::new(major, "unindexed").await;
         make_types(&case).await;
         let kinds = ["hstore", "ltree", "citext", "int", "numeric", "\"Types; --\".\"Mood\"", "text[]"];
         let values = ["'a=>1'", "'a.b'", "'Ab'", "7", "1.0", "'OK'", "'{a}'"];

@@ -123,6 +123,35 @@ fn update() {
     assert_eq!(key.tuple(), full.tuple());
 }
 
+/// With the option `binary` the server sends a type in binary format where it has one, and all others as text, in one
+/// row. A value is never looked into: it may hold what opens another column.
+#[test]
+fn binary_columns() {
+    let key = Column::Binary(b"\0\0\0\x07");
+    let mixed = [key, Column::Binary(b""), Column::Binary(b"t\0\0\0\x01nub"), Column::Text(b"ok"), Column::Null];
+    let bytes = b"\0\x05b\0\0\0\x04\0\0\0\x07b\0\0\0\0b\0\0\0\x08t\0\0\0\x01nubt\0\0\0\x02okn";
+    let row: TupleBuf = mixed.into_iter().collect();
+    assert_eq!(row.tuple().iter().collect::<Vec<_>>(), mixed);
+    let (key, full) = (OldTuple::Key(row.tuple()), OldTuple::Full(row.tuple()));
+    let updated = |old| Message::Update { stream_xid: None, relation: 16384, old, new: row.tuple() };
+    assert_message(
+        &[b"I\0\0\x40\0N", bytes],
+        false,
+        Message::Insert { stream_xid: None, relation: 16384, new: row.tuple() },
+    );
+    assert_message(&[b"U\0\0\x40\0N", bytes], false, updated(None));
+    assert_message(&[b"U\0\0\x40\0K", bytes, b"N", bytes], false, updated(Some(key)));
+    assert_message(&[b"U\0\0\x40\0O", bytes, b"N", bytes], false, updated(Some(full)));
+    for (tag, old) in [(b"K", key), (b"O", full)] {
+        let deleted = Message::Delete { stream_xid: None, relation: 16384, old };
+        assert_message(&[b"D\0\0\x40\0", tag, bytes], false, deleted);
+    }
+    // The same bytes as text are another row.
+    let text: TupleBuf = [Column::Text(b"7")].into_iter().collect();
+    let binary: TupleBuf = [Column::Binary(b"7")].into_iter().collect();
+    assert_ne!(text.tuple(), binary.tuple());
+}
+
 #[test]
 fn delete() {
     let old: TupleBuf = [Column::Text(b"1"), Column::Null].into_iter().collect();
