@@ -278,9 +278,8 @@ impl RowWriter {
     /// Takes note of where the published tables go.
     pub(crate) fn claim(&mut self, published: &Published) {
         if !self.map.is_empty() {
-            let claim = |t: &PublishedTable| {
-                (self.map.target(&t.schema, &t.name), (t.oid, TableName::new(&t.schema, &t.name)))
-            };
+            let claim =
+                |t: &PublishedTable| (self.map.target(&t.schema, &t.name), (t.oid, TableName::new(&t.schema, &t.name)));
             self.claims = published.tables.iter().map(claim).collect();
         }
     }
