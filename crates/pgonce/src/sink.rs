@@ -13,10 +13,11 @@ use crate::transaction::Transaction;
 
 /// Makes whole transactions durable, and says so.
 ///
-/// The order of calls in a session: [`open`](Sink::open); on a first start [`check`](Sink::check),
-/// [`bind`](Sink::bind), [`load`](Sink::load) for each table, [`copied`](Sink::copied); then [`write`](Sink::write),
-/// [`durable`](Sink::durable) and [`persist_idle`](Sink::persist_idle) as the stream demands. After any error the
-/// session is over: the next call is `open`, and nothing of what was handed over before it may be counted on.
+/// The order of calls in a session: [`open`](Sink::open); on a first start [`check`](Sink::check) and
+/// [`bind`](Sink::bind); [`published`](Sink::published); until all is copied [`load`](Sink::load) for each table and
+/// [`copied`](Sink::copied); then [`write`](Sink::write), [`durable`](Sink::durable), [`remember`](Sink::remember) and
+/// [`persist_idle`](Sink::persist_idle) as the stream demands. After any error the session is over: the next call is
+/// `open`, and nothing of what was handed over before it may be counted on.
 pub trait Sink: Send {
     /// What this sink promises about duplicates.
     fn guarantee(&self) -> Guarantee;
