@@ -440,3 +440,34 @@ async fn a_leaf_published_for_itself_and_detached_is_told_and_told_again_when_it
         case.refused("publication_changed", 6).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_that_may_read_the_root_alone_can_tell_new_partitions_apart_too() {
+    for major in majors().unwrap() {
+        let mut case = Case::new(major, "root_only").await.with(&["--publication", "root"]);
+        case.at_source(MONTHS).await;
+        case.at_target(AHEAD).await;
+        case.at_source(
+            "CREATE ROLE root_only LOGIN REPLICATION; GRANT SELECT ON p TO root_only;
+             CREATE PUBLICATION root FOR TABLE p WITH (publish_via_partition_root = true)",
+        )
+        .await;
+        case.source_url = case.source_url.replace("postgres@", "root_only@");
+        case.drain().await;
+        case.at_source(
+            "BEGIN; CREATE TABLE p_4 PARTITION OF p FOR VALUES FROM (30) TO (40); INSERT INTO p VALUES (31, 'in it');
+             COMMIT",
+        )
+        .await;
+        let said = case.drain().await;
+        assert!(!said.contains("warning"), "{said}");
+        case.assert_same(ALL).await;
+        case.at_source(
+            "BEGIN; CREATE TABLE p_5 (LIKE p INCLUDING ALL); INSERT INTO p_5 VALUES (41, 'before');
+             ALTER TABLE p ATTACH PARTITION p_5 FOR VALUES FROM (40) TO (50); COMMIT",
+        )
+        .await;
+        let said = case.drain().await;
+        assert!(said.contains("partition public.p_5 was attached to public.p"), "{said}");
+    }
+}

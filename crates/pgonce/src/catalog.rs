@@ -1,5 +1,6 @@
 //! What the source's catalog says: slot, publications, published tables. One query each, whatever the number of tables.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -205,49 +206,66 @@ pub async fn published(client: &Client, version: u32, publications: &[String]) -
 }
 
 /// Partitions of published roots, and published tables that are partitions. Without a lock on any of them: what holds
-/// one for long (VACUUM FULL) is not waited for.
+/// one for long (VACUUM FULL) is not waited for. All partitions of the database are read, and put together here: the
+/// planner would misjudge a recursive query by far.
 async fn partitions(client: &Client, tables: &[PublishedTable]) -> Result<Vec<Partition>, Stop> {
+    let sql = "SELECT i.inhrelid, i.inhparent, i.xmin::text, i.cmin::text::int8, c.relfilenode, c.xmin::text::int8, \
+           pg_catalog.format('%I.%I', n.nspname, c.relname), pg_catalog.format('%I.%I', m.nspname, p.relname) \
+         FROM pg_catalog.pg_inherits i \
+         JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         JOIN pg_catalog.pg_class p ON p.oid = i.inhparent JOIN pg_catalog.pg_namespace m ON m.oid = p.relnamespace \
+         WHERE c.relispartition AND c.relkind IN ('r', 'p', 'f') AND NOT i.inhdetachpending";
+    struct Attached {
+        oid: u32,
+        parent: u32,
+        by: String,
+        command: i64,
+        storage: u32,
+        changed_by: i64,
+        name: String,
+        parent_name: String,
+    }
+    let rows = client.query(sql, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    let attached = rows.iter().map(|row| Attached {
+        oid: row.get(0),
+        parent: row.get(1),
+        by: row.get(2),
+        command: row.get(3),
+        storage: row.get(4),
+        changed_by: row.get(5),
+        name: row.get(6),
+        parent_name: row.get(7),
+    });
+    let attached: HashMap<u32, Attached> = attached.map(|a| (a.oid, a)).collect();
     let (roots, own): (Vec<&PublishedTable>, Vec<&PublishedTable>) = tables.iter().partition(|t| t.partitioned);
-    let [roots, own] = [roots, own].map(|tables| tables.iter().map(|t| t.oid).collect::<Vec<u32>>());
-    let sql = "WITH RECURSIVE down AS ( \
-           SELECT i.inhparent AS root, i.inhrelid AS oid, i.xmin AS xid, i.cmin::text::int8 AS command \
-           FROM pg_catalog.unnest($1::oid[]) r (oid) JOIN pg_catalog.pg_inherits i ON i.inhparent = r.oid \
-           WHERE NOT i.inhdetachpending \
-           UNION ALL \
-           SELECT d.root, i.inhrelid, i.xmin, \
-             CASE WHEN i.xmin = d.xid THEN greatest(d.command, i.cmin::text::int8) ELSE i.cmin::text::int8 END \
-           FROM down d JOIN pg_catalog.pg_inherits i ON i.inhparent = d.oid WHERE NOT i.inhdetachpending), \
-         up AS ( \
-           SELECT o.oid, i.inhparent AS root, i.xmin::text AS path, i.xmin AS xid, i.cmin::text::int8 AS command \
-           FROM pg_catalog.unnest($2::oid[]) o (oid) JOIN pg_catalog.pg_class c ON c.oid = o.oid AND c.relispartition \
-           JOIN pg_catalog.pg_inherits i ON i.inhrelid = o.oid WHERE NOT i.inhdetachpending \
-           UNION ALL \
-           SELECT u.oid, i.inhparent, u.path || '.' || i.xmin::text, u.xid, u.command \
-           FROM up u JOIN pg_catalog.pg_inherits i ON i.inhrelid = u.root WHERE NOT i.inhdetachpending) \
-         SELECT t.oid, t.root, t.own, t.path, c.relfilenode, c.xmin::text::int8, a.xmin = t.xid, t.command, \
-           pg_catalog.format('partition %I.%I of %I.%I', n.nspname, c.relname, m.nspname, r.relname) \
-         FROM (SELECT oid, root, false AS own, xid::text AS path, xid, command FROM down UNION ALL \
-           SELECT oid, root, true, path, xid, command FROM up u \
-           WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhrelid = u.root)) t \
-         JOIN pg_catalog.pg_class c ON c.oid = t.oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-         JOIN pg_catalog.pg_class r ON r.oid = t.root JOIN pg_catalog.pg_namespace m ON m.oid = r.relnamespace \
-         LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.attnum = -1 ORDER BY 1";
-    let rows = client.query(sql, &[&roots, &own]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
-    Ok(rows
-        .iter()
-        .map(|row| Partition {
-            oid: row.get(0),
-            root: row.get(1),
-            own: row.get(2),
-            attached: row.get(3),
-            storage: row.get(4),
-            changed_by: u32::try_from(row.get::<_, i64>(5)).unwrap_or(0),
-            // A row of a system column is written with the table, and never again.
-            made_attached: row.get::<_, Option<bool>>(6).unwrap_or(false),
-            command: row.get(7),
-            label: row.get(8),
-        })
-        .collect())
+    let [roots, own] = [roots, own].map(|tables| tables.iter().map(|t| t.oid).collect::<HashSet<u32>>());
+    let mut partitions = Vec::new();
+    for partition in attached.values() {
+        let levels = || std::iter::successors(Some(partition), |level| attached.get(&level.parent));
+        // Published as the topmost that is.
+        let published = levels().filter(|level| roots.contains(&level.parent)).last();
+        let Some(top) = published.or_else(|| levels().last().filter(|_| own.contains(&partition.oid))) else {
+            continue;
+        };
+        let below = || levels().take_while(|level| level.oid != top.oid).chain([top]);
+        let by: Vec<&str> = match published {
+            Some(_) => vec![&partition.by],
+            None => below().map(|level| level.by.as_str()).collect(),
+        };
+        let command = below().filter(|level| level.by == partition.by).map(|level| level.command).max();
+        partitions.push(Partition {
+            oid: partition.oid,
+            root: top.parent,
+            own: published.is_none(),
+            attached: by.join("."),
+            storage: partition.storage,
+            changed_by: u32::try_from(partition.changed_by).unwrap_or(0),
+            command: command.unwrap_or(partition.command),
+            label: format!("partition {} of {}", partition.name, top.parent_name),
+        });
+    }
+    partitions.sort_by_key(|p| p.oid);
+    Ok(partitions)
 }
 
 /// Whether a partition that is new may have held rows when it was attached. `None`: it is locked, and cannot be looked
@@ -258,8 +276,12 @@ async fn partitions(client: &Client, tables: &[PublishedTable]) -> Result<Vec<Pa
 /// rows since.
 pub(crate) async fn held_rows(client: &Client, partition: &Partition) -> Result<Option<bool>, Stop> {
     let Partition { oid, root, ref attached, command, storage, .. } = *partition;
+    // A row of a system column is written with the table, and never again.
+    let made = "SELECT a.xmin::text = $2 FROM pg_catalog.pg_attribute a WHERE a.attrelid = $1 AND a.attnum = -1";
+    let made = client.query_opt(made, &[&oid, attached]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    let made_attached = made.is_some_and(|row| row.get(0));
     if storage == 0 {
-        return Ok(Some(!partition.made_attached));
+        return Ok(Some(!made_attached));
     }
     let ask = async |question: String| {
         // One message is one transaction: the setting is gone after it.
@@ -284,7 +306,7 @@ pub(crate) async fn held_rows(client: &Client, partition: &Partition) -> Result<
         },
     };
     let any = judged(ask(format!("pg_catalog.pg_relation_size({oid}::oid::regclass) > 0")).await)?;
-    if any != Some(true) || !partition.made_attached {
+    if any != Some(true) || !made_attached {
         return Ok(any);
     }
     let names = "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c \

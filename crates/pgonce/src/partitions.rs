@@ -23,9 +23,7 @@ pub(crate) struct Partition {
     pub(crate) storage: u32,
     /// The transaction that changed its row of `pg_class` last.
     pub(crate) changed_by: u32,
-    /// Made and attached by one transaction.
-    pub(crate) made_attached: bool,
-    /// The last command of that transaction that attached it or what it is below.
+    /// The last command of the transaction that attached it, of those that attached it or what it is below.
     pub(crate) command: i64,
     /// `partition s.p of s.root`, names quoted where they must be.
     pub(crate) label: String,
@@ -114,7 +112,7 @@ impl Note {
     fn names(&self) -> (&str, &str) {
         let label = self.label.strip_prefix("partition ").unwrap_or(&self.label);
         // Inside quotes, ` of ` is part of a name.
-        let outside = |at: &usize| label[..*at].matches('"').count() % 2 == 0;
+        let outside = |at: &usize| label[..*at].matches('"').count().is_multiple_of(2);
         let split = label.match_indices(" of ").map(|(at, _)| at).find(outside);
         split.map_or((label, label), |at| (&label[..at], &label[at + " of ".len()..]))
     }
@@ -419,7 +417,7 @@ impl Watch {
     }
 
     /// The fingerprint that the flow should be bound to from now on, if it is another one.
-    pub(crate) fn to_store(&mut self) -> Option<String> {
+    pub(crate) fn take_memory(&mut self) -> Option<String> {
         if !std::mem::take(&mut self.changed) {
             return None;
         }
@@ -429,7 +427,7 @@ impl Watch {
     }
 
     /// What is to be mended, in words, if that is news.
-    pub(crate) fn to_tell(&mut self) -> Vec<String> {
+    pub(crate) fn take_news(&mut self) -> Vec<String> {
         if std::mem::take(&mut self.news) { told(&self.notes) } else { Vec::new() }
     }
 }

@@ -308,7 +308,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
     /// What was noticed of partitions is said, and stored: it must not be forgotten with the session.
     async fn take_news(&mut self) -> Result<(), Stop> {
         self.warn(Vec::new());
-        match self.source.to_remember() {
+        match self.source.take_memory() {
             Some(published) => self.sink.remember(&published).await,
             None => Ok(()),
         }

@@ -15,10 +15,11 @@ use crate::transaction::Transaction;
 /// Makes whole transactions durable, and says so.
 ///
 /// The order of calls in a session: [`open`](Sink::open); on a first start [`check`](Sink::check) and
-/// [`bind`](Sink::bind); while tables are to be copied [`plan`](Sink::plan) once, for all of them, then
+/// [`bind`](Sink::bind); [`published`](Sink::published); while tables are to be copied [`plan`](Sink::plan) once, for all of them, then
 /// [`loader`](Sink::loader) for each worker and [`landed`](Sink::landed) behind each [`Loader::load`] that went well;
 /// when every table has been copied [`copied`](Sink::copied), once in the life of a flow; then
-/// [`write`](Sink::write), [`durable`](Sink::durable) and [`persist_idle`](Sink::persist_idle) as the stream demands.
+/// [`write`](Sink::write), [`durable`](Sink::durable), [`remember`](Sink::remember) and
+/// [`persist_idle`](Sink::persist_idle) as the stream demands.
 /// After any error the session is over: the next call is `open`, and nothing of what was handed over before it may be
 /// counted on, except pieces that were loaded.
 pub trait Sink: Send {

@@ -331,12 +331,12 @@ impl Source for SlotSource {
 
     fn warnings(&mut self) -> Vec<String> {
         let mut warnings = std::mem::take(&mut self.warnings);
-        warnings.extend(self.partitions(Watch::to_tell).unwrap_or_default());
+        warnings.extend(self.partitions(Watch::take_news).unwrap_or_default());
         warnings
     }
 
-    fn to_remember(&mut self) -> Option<String> {
-        self.partitions(Watch::to_store).flatten()
+    fn take_memory(&mut self) -> Option<String> {
+        self.partitions(Watch::take_memory).flatten()
     }
 
     async fn close(&mut self) {

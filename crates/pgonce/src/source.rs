@@ -60,7 +60,7 @@ pub trait Source: Send {
 
     /// What the flow should remember of what is published, in place of [`Binding::published`], if that has changed since
     /// the last call.
-    fn to_remember(&mut self) -> Option<String> {
+    fn take_memory(&mut self) -> Option<String> {
         None
     }
 

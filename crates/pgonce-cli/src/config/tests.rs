@@ -506,3 +506,45 @@ fn no_refusal_quotes_a_password() {
     let error = misread("source:\n  url: \"a\" postgresql://ann:hidden@one\n");
     assert!(!error.contains("hidden"), "{error}");
 }
+
+#[test]
+fn a_map_is_read_from_file_and_flags_and_what_is_wrong_with_it_has_a_place() {
+    let map = |text: &str| config(&format!("flow: shop\n{URLS}{text}")).expect("valid").map.to_string();
+    assert_eq!(map(""), "");
+    let file = "map:\n  public: app\n  public.orders: archive.orders_2024\n  '\"My.Schema\".\"T\"': app.\"T\"\n";
+    let read = "public -> app\n\"My.Schema\".\"T\" -> app.\"T\"\npublic.orders -> archive.orders_2024\n";
+    assert_eq!(map(file), read);
+    let given = flags(&[
+        "--map=public=app",
+        "--map",
+        "public.orders=archive.orders_2024",
+        "--map",
+        "\"My.Schema\".\"T\"=app.\"T\"",
+    ]);
+    let base = read_raw(&format!("flow: shop\n{URLS}map: {{public: other}}\n"));
+    // The flags are the whole map.
+    assert_eq!(validated(&base.overridden_by(given)).expect("valid").map.to_string(), read);
+    for (text, why) in [
+        ("map: {public: app, public.: app.t}\n", "a part is empty"),
+        ("map:\n  public: pgonce\n", "pgonce.yml:5:3: `map`: schema pgonce cannot be a target"),
+        ("map:\n  Public: app\n", "must be in double quotes"),
+        ("map:\n  public: app\n  public: app2\n", "public is mapped twice"),
+        ("map:\n  public.*: app.*\n", "no wildcards"),
+    ] {
+        let said = refusal(text);
+        assert!(said.contains(why) && said.starts_with("pgonce.yml:"), "{text}: {said}");
+    }
+    for (text, why) in [
+        ("map: app\n", "`map` holds text"),
+        ("map: [a]\n", "`map` holds a list"),
+        ("map:\n  public:\n", "`public` in `map` has no value"),
+        ("map:\n  public: {a: b}\n", "`public` in `map` holds keys and values"),
+    ] {
+        let said = misread(text);
+        assert!(said.contains(why), "{text}: {said}");
+    }
+}
+
+fn read_raw(text: &str) -> Raw {
+    read(text).expect("read")
+}

@@ -167,10 +167,12 @@ impl Flow {
         tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
     }
 
-    /// Drains, and fails with what pgonce said if that does not end well.
-    pub async fn drain(&self) {
+    /// Drains, fails with what pgonce said if that does not end well, and returns what it said.
+    pub async fn drain(&self) -> String {
         let output = self.output(&["run", "--until", "now"]).await;
-        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        said
     }
 
     /// Drains and expects a stop with this code and exit status. Returns everything that was said.
