@@ -1,5 +1,7 @@
 //! Running `pgonce check`, and things that are broken on purpose.
 
+pub mod broken;
+
 use std::process::Command;
 
 use serde_json::Value;
