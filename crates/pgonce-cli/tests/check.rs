@@ -136,9 +136,11 @@ async fn others_that_write_the_same_tables_are_named() {
         let printed: Value = serde_json::from_slice(&printed.stdout).unwrap();
         case.at_target(printed["target_sql"].as_str().unwrap()).await;
         case.at_target(
-            "INSERT INTO pgonce.flow (name, system_identifier, database, slot, start_mode, published, boundary, timeline,
+            "INSERT INTO pgonce.flow (name, system_identifier, database, slot, start_mode, published, boundary, \
+              timeline,
                  idle_lsn, idle_timeline, phase)
-             VALUES ('other', '1', 'd', 's', 'go-forward', E'publishes 7 # table public.b\n', '0/1', 1, '0/1', 1, 'streaming')",
+             VALUES ('other', '1', 'd', 's', 'go-forward', E'publishes 7 # table public.b\n', '0/1', 1, '0/1', 1, \
+               'streaming')",
         )
         .await;
         let found = check(&case, &[]).await;
@@ -504,7 +506,8 @@ async fn the_number_of_questions_does_not_grow_with_the_tables() {
         assert_eq!(tables, 2);
         assert!(source > 10 && target > 10, "{source} {target}");
         case.both(
-            "DO $$ BEGIN FOR i IN 1..100 LOOP EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY, v mood)', i); END LOOP;
+            "DO $$ BEGIN FOR i IN 1..100 LOOP EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY, v mood)', i); \
+              END LOOP;
              END $$",
         )
         .await;
