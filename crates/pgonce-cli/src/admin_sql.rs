@@ -32,7 +32,8 @@ pub fn for_source(part: &PartOfFlow) -> String {
              IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = {text}) THEN\n        \
                  CREATE ROLE {quoted} LOGIN;\n    \
              END IF;\n    \
-             IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = {text} AND (r.rolreplication OR r.rolsuper)) \
+             IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = {text} AND (r.rolreplication OR \
+               r.rolsuper)) \
              THEN\n        \
                  ALTER ROLE {quoted} WITH REPLICATION;\n    \
              END IF;\n    \
@@ -43,14 +44,16 @@ pub fn for_source(part: &PartOfFlow) -> String {
         "DECLARE\n    entry record;\nBEGIN\n    \
              FOR entry IN {tables} LOOP\n        \
                  EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA %I TO %I', entry.schema, {text});\n        \
-                 EXECUTE pg_catalog.format('GRANT SELECT ON TABLE %I.%I TO %I', entry.schema, entry.name, {text});\n    \
+                 EXECUTE pg_catalog.format('GRANT SELECT ON TABLE %I.%I TO %I', entry.schema, entry.name, \
+                   {text});\n    \
              END LOOP;\n    \
              FOR entry IN SELECT n.nspname AS schema, c.relname AS name FROM pg_catalog.pg_class c\n            \
                  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace\n            \
                  WHERE c.relkind = 'S' AND pg_catalog.has_schema_privilege({text}, n.oid, 'USAGE')\n              \
                    AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgonce')\n              \
                    AND EXISTS (SELECT FROM ({tables}) x WHERE x.schema = n.nspname) LOOP\n        \
-                 EXECUTE pg_catalog.format('GRANT SELECT ON SEQUENCE %I.%I TO %I', entry.schema, entry.name, {text});\n    \
+                 EXECUTE pg_catalog.format('GRANT SELECT ON SEQUENCE %I.%I TO %I', entry.schema, entry.name, \
+                   {text});\n    \
              END LOOP;\n\
          END"
     ));
@@ -63,7 +66,8 @@ pub fn for_source(part: &PartOfFlow) -> String {
          -- The role: LOGIN and REPLICATION. Give a new one a password: \\password {}\n\
          {attributes}\n\
          \n\
-         -- SELECT on what is carried: for the initial copy and `pgonce verify`, and, at the handoff, for the sequences.\n\
+         -- SELECT on what is carried: for the initial copy and `pgonce verify`, and, at the handoff, for the \
+           sequences.\n\
          {grants}\n\
          \n\
          {publication}\n\
@@ -98,7 +102,8 @@ pub fn for_target(part: &PartOfFlow) -> String {
                 "DECLARE\n    entry record;\nBEGIN\n    \
                      FOR entry IN {tables} LOOP\n        \
                          EXECUTE pg_catalog.format('GRANT USAGE ON SCHEMA %I TO %I', entry.schema, {text});\n        \
-                         EXECUTE pg_catalog.format('GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON TABLE %I.%I TO %I',\n            \
+                         EXECUTE pg_catalog.format('GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON TABLE %I.%I TO \
+                           %I',\n            \
                              entry.schema, entry.name, {text});\n    \
                      END LOOP;\n\
                  END",
@@ -106,7 +111,8 @@ pub fn for_target(part: &PartOfFlow) -> String {
                     format_args!("{} AND NOT pg_catalog.pg_has_role({text}, c.relowner, 'USAGE')", tables_sql(tables)),
             ));
             format!(
-                "-- The role owns the tables, best. This is for those that are there and that it does not own.\n{grants}\n"
+                "-- The role owns the tables, best. This is for those that are there and that it does not \
+                  own.\n{grants}\n"
             )
         }
     };
@@ -161,7 +167,8 @@ fn tables_sql(patterns: &[String]) -> String {
         "SELECT n.nspname AS schema, c.relname AS name FROM pg_catalog.pg_class c\n            \
              JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace\n            \
              WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition\n            \
-               AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgonce') AND n.nspname NOT LIKE 'pg\\_%'\n            \
+               AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgonce') AND n.nspname NOT LIKE \
+                 'pg\\_%'\n            \
                AND {}",
         matching(patterns, "n.nspname", "c.relname")
     )
@@ -196,9 +203,11 @@ fn ours(name: &str, patterns: &[String]) -> String {
                  {tables}\n            \
              ) AS x ORDER BY 1, 2 LOOP\n        \
                  IF entry.identifiable THEN\n            \
-                     names := pg_catalog.concat_ws(', ', names, pg_catalog.format('%I.%I', entry.schema, entry.name));\n        \
+                     names := pg_catalog.concat_ws(', ', names, pg_catalog.format('%I.%I', entry.schema, \
+                       entry.name));\n        \
                  ELSE\n            \
-                     RAISE WARNING '%.% is left out: it has no usable replica identity', entry.schema, entry.name;\n        \
+                     RAISE WARNING '%.% is left out: it has no usable replica identity', entry.schema, \
+                       entry.name;\n        \
                  END IF;\n    \
              END LOOP;\n    \
              IF names IS NULL THEN\n        \

@@ -46,7 +46,10 @@ pub fn servers(source: &Server, target: &Server) -> Vec<Finding> {
                 Severity::Note,
                 format!("PostgreSQL {}, older than the source's {}", target.version_text, source.version_text),
             )
-            .means("The flow carries rows all the same; types and options that only the newer version has do not exist here."),
+            .means(
+                "The flow carries rows all the same; types and options that only the newer version has do not \
+              exist here.",
+            ),
         );
     }
     found.push(encoding(&source.encoding, &target.encoding));
@@ -128,7 +131,8 @@ pub fn types(
 pub async fn subscriptions(client: &Client) -> Result<Vec<(String, Vec<u32>)>, Error> {
     let sql = "SELECT s.subname::text, array_agg(r.srrelid) FROM pg_subscription s \
          JOIN pg_subscription_rel r ON r.srsubid = s.oid WHERE s.subenabled \
-           AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) GROUP BY 1 ORDER BY 1";
+           AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) GROUP BY 1 ORDER \
+             BY 1";
     let rows = client.query(sql, &[]).await?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }

@@ -455,16 +455,17 @@ fn rows(filled: Option<Vec<u32>>, tables: &[&target_tables::TargetTable]) -> Vec
     let mut filled: Vec<&&target_tables::TargetTable> = tables.iter().filter(|t| filled.contains(&t.oid)).collect();
     filled.sort_by_key(|t| (t.schema.clone(), t.name.clone()));
     let names: Vec<String> = filled.iter().map(|t| t.quoted()).collect();
-    filled
-        .iter()
-        .map(|table| {
-            Finding::new(ID, Severity::Problem, "holds rows")
-                .table(&table.schema, &table.name)
-                .means(
-                    "The initial copy would add to them, so it is refused. If they may go, empty the table; if they \
-                     are a copy already, use `--start go-forward` with a slot that was made when the copy was taken.",
-                )
-                .mend(Who::TargetRole, format!("TRUNCATE {};", names.join(", ")))
-        })
-        .collect()
+    let finding = |table: &target_tables::TargetTable| {
+        Finding::new(ID, Severity::Problem, "holds rows").table(&table.schema, &table.name).means(
+            "The initial copy would add to them, so it is refused. If they may go, empty the tables, all by one \
+             statement because of foreign keys; if they are a copy already, use `--start go-forward` with a slot that \
+             was made when the copy was taken.",
+        )
+    };
+    let mut findings: Vec<Finding> = filled.iter().map(|table| finding(table)).collect();
+    // One statement for all of them is given once, with the first.
+    if let Some(first) = findings.first_mut() {
+        *first = first.clone().mend(Who::TargetRole, format!("TRUNCATE {};", names.join(", ")));
+    }
+    findings
 }

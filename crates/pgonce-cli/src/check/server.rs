@@ -23,8 +23,10 @@ pub async fn connect(settings: &ConnectionSettings, side: Side) -> Result<SqlCon
     let mut settings = settings.clone();
     settings.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
     let connection = facts::connect(&settings, side).await?;
-    // A question that meets a lock (of a long ALTER TABLE, say) is given up, not waited for.
-    let pins = "SET default_transaction_read_only = on; SET lock_timeout = '5s'; SET statement_timeout = '60s'";
+    // A question that meets a lock (of a long ALTER TABLE, say) is given up, not waited for. Compiling a question that
+    // is asked once takes longer than answering it.
+    let pins = "SET default_transaction_read_only = on; SET lock_timeout = '5s'; SET statement_timeout = '60s'; \
+         SET jit = off";
     connection.client.batch_execute(pins).await.map_err(|e| Failure::sql(side, &e))?;
     Ok(connection)
 }
@@ -58,7 +60,8 @@ pub struct Server {
     pub identity: Option<String>,
     /// Client connections that are open.
     pub connections: i64,
-    pub(super) settings: HashMap<String, String>,
+    /// Settings by name, each in its own unit.
+    pub settings: HashMap<String, String>,
 }
 
 impl Server {

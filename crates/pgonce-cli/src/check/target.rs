@@ -57,7 +57,8 @@ impl Target {
     pub async fn ask(client: &Client, server: &Server) -> Result<Target, Error> {
         let sql = "SELECT n.oid IS NOT NULL, coalesce(has_schema_privilege(n.oid, 'USAGE'), false), \
                coalesce(pg_has_role(n.nspowner, 'USAGE'), false), \
-               ARRAY(SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind = 'r' ORDER BY 1), \
+               ARRAY(SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind = 'r' ORDER \
+                 BY 1), \
                ARRAY(SELECT c.relname::text FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind = 'r' \
                  AND NOT (has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT') \
                    AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE')) ORDER BY 1), \
@@ -204,7 +205,8 @@ fn flow(row: &Value) -> Flow {
 /// What lets a role use the ledger.
 pub fn ledger_grants(role: &str) -> String {
     format!(
-        "GRANT USAGE ON SCHEMA pgonce TO {role};\nGRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgonce TO \
+        "GRANT USAGE ON SCHEMA pgonce TO {role};\nGRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA \
+          pgonce TO \
          {role};",
         role = quote_ident(role)
     )
@@ -223,7 +225,10 @@ impl Ledger {
                     let found = format!("role {} may not make the schema pgonce", server.role);
                     Finding::new(ID, Severity::Problem, found)
                         .of(of())
-                        .means("pgonce keeps the flow's checkpoint there. `pgonce init --sql=target` prints it for an admin.")
+                        .means(
+                            "pgonce keeps the flow's checkpoint there. `pgonce init --sql=target` prints it for \
+                          an admin.",
+                        )
                         .mend(Who::TargetAdmin, made)
                 }
             }

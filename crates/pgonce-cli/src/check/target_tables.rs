@@ -61,7 +61,8 @@ pub async fn ask(client: &Client, names: &[(String, String)]) -> Result<HashMap<
            ARRAY(SELECT o.conname::text FROM pg_constraint o WHERE o.conrelid = c.oid AND o.condeferrable \
              AND o.contype IN ('p', 'u', 'x') ORDER BY 1), \
            (SELECT jsonb_agg(jsonb_build_array(i.indisprimary, \
-               (SELECT jsonb_agg(a.attname ORDER BY u.place) FROM unnest(i.indkey::int2[]) WITH ORDINALITY u (n, place) \
+               (SELECT jsonb_agg(a.attname ORDER BY u.place) FROM unnest(i.indkey::int2[]) WITH ORDINALITY u (n, \
+                 place) \
                  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = u.n WHERE u.place <= i.indnkeyatts))) \
              FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam \
              WHERE i.indrelid = c.oid AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL \

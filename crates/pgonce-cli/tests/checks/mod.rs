@@ -1,5 +1,7 @@
 //! Running `pgonce check`, and things that are broken on purpose.
 
+pub mod broken;
+
 use std::process::Command;
 
 use serde_json::Value;
@@ -124,7 +126,7 @@ impl Broken {
             assert!([6, 8].contains(&broken.status), "{place}: {}", broken.status);
         }
         if self.mends {
-            assert!(found.iter().all(|f| !f["mends"].as_array().expect("mends").is_empty()), "{place}: {found:?}");
+            assert!(found.iter().any(|f| !f["mends"].as_array().expect("mends").is_empty()), "{place}: {found:?}");
             mend(case, &found).await;
             let mended = check(case, self.arguments).await;
             let left: Vec<&Value> = mended.at(id, severity).into_iter().filter(named).collect();

@@ -20,10 +20,15 @@ pub const PINS: &[(&str, &str)] = &[
 ];
 
 /// What an SQL connection pins beyond [`PINS`]: an empty `search_path`, for every name that is sent is qualified, and
-/// what decides how a text is read. With `array_nulls` off, a NULL in an array would become the string `NULL`; with
+/// what decides how a text is read; catalog queries over thousands of tables are not worth compiling. With `array_nulls` off, a NULL in an array would become the string `NULL`; with
 /// `xmloption` at `document`, xml that is no document would be refused.
-pub const SQL_PINS: &[(&str, &str)] =
-    &[("row_security", "off"), ("standard_conforming_strings", "on"), ("array_nulls", "on"), ("xmloption", "content")];
+pub const SQL_PINS: &[(&str, &str)] = &[
+    ("row_security", "off"),
+    ("jit", "off"),
+    ("standard_conforming_strings", "on"),
+    ("array_nulls", "on"),
+    ("xmloption", "content"),
+];
 
 /// The startup parameter `options`: what the user asked for, then the pins, which win where both name one parameter.
 pub(super) fn options(user: Option<&str>, pins: &[&[(&str, &str)]]) -> String {
