@@ -4,8 +4,9 @@
 
 use std::fmt;
 
+use pgonce::piece::{Extent, KeyValue};
 use pgonce::position::{Boundary, Checkpoint, CommitLsn, EndLsn, Lsn, Timeline};
-use pgonce::sink::{Binding, IdlePoint, StartMode, Stored, StoredFlow};
+use pgonce::sink::{Binding, IdlePoint, StartMode, Stored, StoredFlow, StoredPiece, StoredTable};
 use pgonce::source::SourceIdentity;
 use pgonce::sql_error::stop_from_sql;
 use pgonce::stop::{Reason, Side, Stop};
@@ -16,7 +17,7 @@ use tokio_postgres::{Client, Row};
 pub const LEDGER_SQL: &str = include_str!("ledger.sql");
 
 /// The version of the ledger's tables that this build reads and writes.
-pub const LEDGER_VERSION: i32 = 1;
+pub const LEDGER_VERSION: i32 = 2;
 
 const TABLES: [&str; 4] = ["applied", "flow", "meta", "snapshot"];
 
@@ -56,8 +57,28 @@ pub(crate) fn unreadable(flow: &str, what: impl fmt::Display) -> Stop {
     Reason::CheckpointUnreadable { flow: flow.to_owned(), what: what.to_string() }.into()
 }
 
-/// Makes sure that the ledger is there, whole, and of our version. Creates it where there is nothing at all.
+/// Makes sure that the ledger is there, whole, and of our version. Creates it where there is nothing at all, and takes
+/// an older one up to our version.
 pub(crate) async fn ensure(client: &Client, flow: &str) -> Result<(), Stop> {
+    let version = version(client, flow).await?;
+    if version < LEDGER_VERSION {
+        upgrade(client, version).await?;
+    }
+    Ok(())
+}
+
+/// The same for who only looks: an older ledger is left as it is, and refused.
+pub(crate) async fn ensure_readable(client: &Client, flow: &str) -> Result<(), Stop> {
+    let version = version(client, flow).await?;
+    if version < LEDGER_VERSION {
+        let what = format!("schema pgonce of the target has version {version}, and this pgonce needs {LEDGER_VERSION}");
+        let hint = "`pgonce run` takes it up to that version.".to_owned();
+        return Err(Reason::TargetNotReady { what, hint }.into());
+    }
+    Ok(())
+}
+
+async fn version(client: &Client, flow: &str) -> Result<i32, Stop> {
     let mut missing = missing(client).await.map_err(sql_stop)?;
     if missing.len() == TABLES.len() {
         create(client).await?;
@@ -83,10 +104,10 @@ pub(crate) async fn ensure(client: &Client, flow: &str) -> Result<(), Stop> {
         }
         .into());
     }
-    if version != LEDGER_VERSION {
+    if version < 1 {
         return Err(unreadable(flow, format_args!("pgonce.meta says version {version}")));
     }
-    Ok(())
+    Ok(version)
 }
 
 /// Whether the target has a ledger, or parts of one.
@@ -104,22 +125,48 @@ async fn missing(client: &Client) -> Result<Vec<&'static str>, tokio_postgres::E
 }
 
 async fn create(client: &Client) -> Result<(), Stop> {
+    match run_ledger_sql(client).await {
+        Err(error) if error.as_db_error().is_some_and(|db| db.code().code() == "42501") => {
+            Err(Reason::TargetNotReady {
+                what: "the target's role may not create the schema pgonce".to_owned(),
+                hint: "Let an admin run what `pgonce init --sql` prints, with its GRANTs.".to_owned(),
+            }
+            .into())
+        }
+        done => done.map_err(sql_stop),
+    }
+}
+
+async fn upgrade(client: &Client, version: i32) -> Result<(), Stop> {
+    match run_ledger_sql(client).await {
+        Err(error) if error.as_db_error().is_some_and(|db| db.code().code() == "42501") => {
+            Err(Reason::TargetNotReady {
+                what: format!(
+                    "schema pgonce of the target has version {version}, this pgonce needs {LEDGER_VERSION}, and the \
+                     target's role does not own its tables"
+                ),
+                hint: "Let its owner, or an admin, run the part for the target of what `pgonce init --sql` prints. It \
+                       changes pgonce's own tables only, and keeps what they hold."
+                    .to_owned(),
+            }
+            .into())
+        }
+        done => done.map_err(sql_stop),
+    }
+}
+
+async fn run_ledger_sql(client: &Client) -> Result<(), tokio_postgres::Error> {
     // Two first starts at once would collide in the catalog, IF NOT EXISTS or not. The lock's number is "pgonce" in
     // ASCII.
     let sql = format!(
-        "BEGIN; SET LOCAL synchronous_commit = on; \
+        "BEGIN; SET LOCAL synchronous_commit = on; SET LOCAL lock_timeout = '5s'; \
          SELECT pg_catalog.pg_advisory_xact_lock(123589553447781); {LEDGER_SQL} COMMIT;"
     );
-    let Err(error) = client.batch_execute(&sql).await else { return Ok(()) };
-    let _ = client.batch_execute("ROLLBACK").await;
-    match error.as_db_error() {
-        Some(db) if db.code().code() == "42501" => Err(Reason::TargetNotReady {
-            what: "the target's role may not create the schema pgonce".to_owned(),
-            hint: "Let an admin run what `pgonce init --sql` prints, with its GRANTs.".to_owned(),
-        }
-        .into()),
-        _ => Err(sql_stop(error)),
+    let done = client.batch_execute(&sql).await;
+    if done.is_err() {
+        let _ = client.batch_execute("ROLLBACK").await;
     }
+    done
 }
 
 /// Takes the flow over, and reads what is stored of it.
@@ -216,10 +263,110 @@ async fn take_over(
         // That row is written with the checkpoint and never pruned.
         return Err(unreadable(flow, "pgonce.applied has no row for the transaction that the checkpoint names"));
     }
-    let copied = "SELECT table_oid, boundary FROM pgonce.snapshot WHERE flow = $1";
-    let copied = client.query(copied, &[&flow]).await.map_err(failed)?;
-    let stored = Fields { flow, row: &row }.stored(source, &copied)?;
+    let mut tables = stored_tables(client, flow).await?;
+    let stored = Fields { flow, row: &row }.stored(source, &mut tables)?;
+    if let Stored::Flow(stored) = &stored {
+        collapse(client, flow, stored.position().boundary).await.map_err(failed)?;
+    }
     Ok(Opened { stored, epoch: Fields { flow, row: &row }.get("epoch")? })
+}
+
+const TABLES_SQL: &str = "
+    SELECT table_oid, piece, together, kind, key_column, low, high, bytes_estimated, boundary
+    FROM pgonce.snapshot WHERE flow = $1 ORDER BY table_oid, piece";
+
+async fn stored_tables(client: &Client, flow: &str) -> Result<Vec<StoredTable>, Stop> {
+    let mut tables: Vec<StoredTable> = Vec::new();
+    for row in client.query(TABLES_SQL, &[&flow]).await.map_err(|e| ledger_stop(flow, e))? {
+        let (oid, together, piece) = stored_piece(&row)
+            .ok_or_else(|| unreadable(flow, "pgonce.snapshot has a row that is no piece of a table"))?;
+        match tables.last_mut() {
+            Some(table) if table.oid == oid => table.pieces.push(piece),
+            _ => tables.push(StoredTable { oid, together, pieces: vec![piece] }),
+        }
+    }
+    if let Some(table) = tables.iter().find(|table| !covers(&table.pieces)) {
+        let what = format!("pgonce.snapshot: the pieces of the table with OID {} do not cover it", table.oid);
+        return Err(unreadable(flow, what));
+    }
+    Ok(tables)
+}
+
+fn stored_piece(row: &Row) -> Option<(u32, bool, StoredPiece)> {
+    let bound = |column: &str| row.try_get::<_, Option<String>>(column).ok();
+    let extent = match row.try_get::<_, String>("kind").ok()?.as_str() {
+        "whole" => Extent::Whole,
+        "key" => {
+            let read = |text: Option<String>| text.map_or(Some(None), |text| KeyValue::parse(&text).map(Some));
+            Extent::Key { column: bound("key_column")??, low: read(bound("low")?)?, high: read(bound("high")?)? }
+        }
+        "ctid" => {
+            let read = |text: Option<String>| text.map_or(Some(None), |text| text.parse().ok().map(Some));
+            Extent::Ctid { low: read(bound("low")?)?, high: read(bound("high")?)? }
+        }
+        _ => return None,
+    };
+    let piece = StoredPiece {
+        number: row.try_get("piece").ok()?,
+        extent,
+        bytes: row.try_get::<_, i64>("bytes_estimated").ok()?.unsigned_abs(),
+        boundary: row.try_get::<_, Option<PgLsn>>("boundary").ok()?.map(|lsn| Boundary(from_pg(lsn))),
+    };
+    Some((row.try_get("table_oid").ok()?, row.try_get("together").ok()?, piece))
+}
+
+/// Whether pieces, in their order, cover a table.
+fn covers(pieces: &[StoredPiece]) -> bool {
+    let mut edges: Vec<Option<String>> = vec![None];
+    for piece in pieces {
+        let (low, high) = match &piece.extent {
+            Extent::Whole => (None, None),
+            Extent::Key { low, high, .. } => (low.map(|v| v.to_string()), high.map(|v| v.to_string())),
+            Extent::Ctid { low, high } => (low.map(|v| v.to_string()), high.map(|v| v.to_string())),
+        };
+        if edges.pop() != Some(low) {
+            return false;
+        }
+        // Behind the last piece there is no edge, and another piece is one too many.
+        edges.extend(high.map(Some));
+    }
+    edges.is_empty()
+}
+
+/// Whether the flow has passed every boundary of the table.
+fn is_passed(table: &StoredTable, position: Boundary) -> bool {
+    table.is_copied() && table.boundary() <= Some(position)
+}
+
+/// The pieces of a table that has been passed are one.
+fn collapsed(table: &mut StoredTable) {
+    let boundary = table.boundary();
+    let bytes = table.pieces.iter().map(|piece| piece.bytes).sum();
+    table.together = false;
+    table.pieces = vec![StoredPiece { number: 0, extent: Extent::Whole, bytes, boundary }];
+}
+
+/// The same in the ledger: when all its boundaries are passed, of a table only the watermark remains.
+async fn collapse(client: &Client, flow: &str, position: Boundary) -> Result<(), tokio_postgres::Error> {
+    let sql = "
+        WITH passed AS (
+            SELECT table_oid, max(boundary) AS boundary, sum(rows)::int8 AS rows, sum(bytes)::int8 AS bytes,
+                   sum(bytes_estimated)::int8 AS estimated, max(copied_at) AS copied_at
+            FROM pgonce.snapshot WHERE flow = $1 GROUP BY 1
+            HAVING count(*) > 1 AND bool_and(boundary IS NOT NULL AND boundary <= $2))
+        UPDATE pgonce.snapshot AS s SET
+            together = false, kind = 'whole', key_column = NULL, low = NULL, high = NULL,
+            bytes_estimated = p.estimated, boundary = p.boundary, rows = p.rows, bytes = p.bytes,
+            copied_at = p.copied_at
+        FROM passed AS p WHERE s.flow = $1 AND s.table_oid = p.table_oid AND s.piece = 0";
+    if client.execute(sql, &[&flow, &lsn(position.0)]).await? > 0 {
+        let sql = "
+            DELETE FROM pgonce.snapshot AS s USING pgonce.snapshot AS w
+            WHERE s.flow = $1 AND s.piece > 0
+              AND w.flow = $1 AND w.table_oid = s.table_oid AND w.piece = 0 AND w.kind = 'whole'";
+        client.execute(sql, &[&flow]).await?;
+    }
+    Ok(())
 }
 
 /// A row of `pgonce.flow`, read with suspicion.
@@ -229,11 +376,11 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    fn stored(&self, source: &SourceIdentity, copied: &[Row]) -> Result<Stored, Stop> {
+    fn stored(&self, source: &SourceIdentity, tables: &mut Vec<StoredTable>) -> Result<Stored, Stop> {
         let phase: String = self.get("phase")?;
         let streaming = match phase.as_str() {
             "new" => {
-                let begun = self.get::<Option<PgLsn>>("commit_lsn")?.is_some() || !copied.is_empty();
+                let begun = self.get::<Option<PgLsn>>("commit_lsn")?.is_some() || !tables.is_empty();
                 return if begun {
                     Err(self.unreadable("phase is new, yet there is data"))
                 } else {
@@ -262,13 +409,10 @@ impl Fields<'_> {
         if checkpoint.is_some_and(|c| !boundary.precedes(c.commit)) {
             return Err(self.unreadable("commit_lsn lies before boundary"));
         }
-        let mut tables = Vec::with_capacity(copied.len());
-        for row in copied {
-            let table: u32 = row.try_get(0).map_err(|_| self.unreadable("pgonce.snapshot: table_oid"))?;
-            let boundary: PgLsn = row.try_get(1).map_err(|_| self.unreadable("pgonce.snapshot: boundary"))?;
-            tables.push((table, Boundary(from_pg(boundary))));
-        }
-        Ok(Stored::Flow(StoredFlow { binding, streaming, copied: tables, checkpoint, idle }))
+        let mut flow = StoredFlow { binding, streaming, tables: std::mem::take(tables), checkpoint, idle };
+        let position = flow.position().boundary;
+        flow.tables.iter_mut().filter(|table| is_passed(table, position)).for_each(collapsed);
+        Ok(Stored::Flow(flow))
     }
 
     fn is_bound_to(&self, source: &SourceIdentity) -> Result<(), Stop> {

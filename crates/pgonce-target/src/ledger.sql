@@ -6,7 +6,7 @@ CREATE SCHEMA IF NOT EXISTS pgonce;
 
 CREATE TABLE IF NOT EXISTS pgonce.meta (version int NOT NULL);
 COMMENT ON TABLE pgonce.meta IS 'pgonce: the version of this schema; one row';
-INSERT INTO pgonce.meta SELECT 1 WHERE NOT EXISTS (SELECT FROM pgonce.meta);
+INSERT INTO pgonce.meta SELECT 2 WHERE NOT EXISTS (SELECT FROM pgonce.meta);
 
 CREATE TABLE IF NOT EXISTS pgonce.flow (
     name text PRIMARY KEY,
@@ -60,12 +60,52 @@ COMMENT ON TABLE pgonce.applied IS
 
 CREATE TABLE IF NOT EXISTS pgonce.snapshot (
     flow text NOT NULL,
+    -- The table, on the source.
     table_oid oid NOT NULL,
+    piece int NOT NULL DEFAULT 0,
     schema_name text NOT NULL,
     table_name text NOT NULL,
-    boundary pg_lsn NOT NULL,
-    rows bigint NOT NULL,
-    copied_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (flow, table_oid)
+    -- The table that it is copied into.
+    target text,
+    -- The pieces of the table hold only if they are all read in one snapshot.
+    together boolean NOT NULL DEFAULT false,
+    kind text NOT NULL DEFAULT 'whole' CHECK (kind IN ('whole', 'key', 'ctid')),
+    key_column text,
+    -- From here on, and up to here and not including it; null is without a bound.
+    low text,
+    high text,
+    -- About how large it is on the source.
+    bytes_estimated bigint NOT NULL DEFAULT 0,
+    -- Null until the piece has been copied: where it was read, and what of it was copied.
+    boundary pg_lsn,
+    rows bigint NOT NULL DEFAULT 0,
+    bytes bigint NOT NULL DEFAULT 0,
+    copied_at timestamptz,
+    PRIMARY KEY (flow, table_oid, piece)
 );
-COMMENT ON TABLE pgonce.snapshot IS 'pgonce: the tables that were copied, and the point at which each was read';
+-- From version 1, where a table was one row, written when it had been copied.
+DO $$
+BEGIN
+    IF (SELECT version FROM pgonce.meta) = 1 THEN
+        ALTER TABLE pgonce.snapshot
+            ADD COLUMN piece int NOT NULL DEFAULT 0,
+            ADD COLUMN target text,
+            ADD COLUMN together boolean NOT NULL DEFAULT false,
+            ADD COLUMN kind text NOT NULL DEFAULT 'whole' CHECK (kind IN ('whole', 'key', 'ctid')),
+            ADD COLUMN key_column text,
+            ADD COLUMN low text,
+            ADD COLUMN high text,
+            ADD COLUMN bytes_estimated bigint NOT NULL DEFAULT 0,
+            ADD COLUMN bytes bigint NOT NULL DEFAULT 0,
+            ALTER COLUMN boundary DROP NOT NULL,
+            ALTER COLUMN rows SET DEFAULT 0,
+            ALTER COLUMN copied_at DROP NOT NULL,
+            ALTER COLUMN copied_at DROP DEFAULT,
+            DROP CONSTRAINT snapshot_pkey,
+            ADD PRIMARY KEY (flow, table_oid, piece);
+        UPDATE pgonce.meta SET version = 2;
+    END IF;
+END
+$$;
+COMMENT ON TABLE pgonce.snapshot IS
+    'pgonce: the pieces in which tables are copied, and the point at which each was read';

@@ -1,100 +1,58 @@
-//! The initial copy of one table: its rows as they come, and the word that it was copied, in one commit.
+//! The copy of tables: what is checked and planned before it, and a piece's rows in one commit with the word that it
+//! was copied.
 
+use std::collections::HashSet;
 use std::pin::pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::SinkExt;
+use pgonce::connect::SqlConnection;
+use pgonce::piece::{Extent, Format, Piece, Standing, TableCopy};
 use pgonce::position::Boundary;
 use pgonce::published::{Published, PublishedTable};
+use pgonce::sink::Loader;
 use pgonce::snapshot::TableRows;
 use pgonce::sql_error::{condition, fault_of, passes};
 use pgonce::stop::{Reason, Stop};
-use tokio_postgres::CopyInSink;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, CopyInSink};
 
+use crate::copy_target::{self, CopyTarget, Targets};
 use crate::ledger::{self, ledger_stop, lsn, sql_stop};
-use crate::schema::{TargetTable, missing_table, read_table};
-use crate::session::Session;
+use crate::session::{self, Session};
+use crate::settings::TargetSettings;
 
-/// Copies a table, inside a transaction of its own. After an error the session is not to be used again.
-pub(crate) async fn load(
-    session: &Session,
-    table: &PublishedTable,
-    boundary: Boundary,
-    mut rows: TableRows,
-) -> Result<u64, Stop> {
-    let client = &session.connection.client;
-    // Synchronous: the stream may be acknowledged up to the boundary from here on.
-    let begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on";
-    client.batch_execute(begin).await.map_err(sql_stop)?;
-    let target = read_table(client, &table.schema, &table.name).await.map_err(sql_stop)?;
-    let target = target.ok_or_else(|| missing_table(&table.schema, &table.name))?;
-    let statement = copy_in_statement(table, &target)?;
-    let only = if target.partitioned { "" } else { "ONLY " };
-    // Two flows that are started together must not both find it empty.
-    let lock = format!("LOCK TABLE {only}{} IN SHARE ROW EXCLUSIVE MODE", target.quoted);
-    client.batch_execute(&lock).await.map_err(|e| copy_stop(table, e))?;
-    if occupied(session, &target).await? {
-        return Err(Reason::TargetNotEmpty { tables: vec![target.quoted] }.into());
-    }
-    let copied = {
-        let sink: CopyInSink<Bytes> = client.copy_in(&statement).await.map_err(|e| copy_stop(table, e))?;
-        let mut sink = pin!(sink);
-        while let Some(piece) = rows.next().await? {
-            sink.feed(piece).await.map_err(|e| copy_stop(table, e))?;
-        }
-        sink.finish().await.map_err(|e| copy_stop(table, e))?
-    };
-    if copied != rows.count() {
-        return Err(Reason::SchemaMismatch {
-            table: table.to_string(),
-            what: format!("of {} rows that were copied into it, it took {copied}", rows.count()),
-            hint: "Something on the target swallows rows: a trigger (ENABLE ALWAYS, or where the role may not set \
-                   session_replication_role) or a rule. Disable it for the flow."
-                .to_owned(),
-        }
-        .into());
-    }
-    let sql = "
-        INSERT INTO pgonce.snapshot (flow, table_oid, schema_name, table_name, boundary, rows)
-        VALUES ($1, $2, $3, $4, $5, $6)
-        ON CONFLICT (flow, table_oid) DO UPDATE SET
-            schema_name = excluded.schema_name, table_name = excluded.table_name,
-            boundary = excluded.boundary, rows = excluded.rows, copied_at = excluded.copied_at";
-    let failed = |e| ledger_stop(&session.flow, e);
-    let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 6] =
-        [&&*session.flow, &table.oid, &table.schema, &table.name, &lsn(boundary.0), &copied.cast_signed()];
-    client.execute(sql, &parameters).await.map_err(failed)?;
-    let fence =
-        "UPDATE pgonce.flow SET updated_at = pg_catalog.now() WHERE name = $1 AND epoch = $2 AND phase = 'copying'";
-    if client.execute(fence, &[&&*session.flow, &session.epoch]).await.map_err(failed)? == 0 {
-        client.batch_execute("ROLLBACK").await.map_err(sql_stop)?;
-        return Err(ledger::fenced(client, &session.flow).await);
-    }
-    // Deferred constraints speak up here.
-    client.batch_execute("COMMIT").await.map_err(|e| copy_stop(table, e))?;
-    Ok(copied)
-}
+/// Synchronous: the stream may be acknowledged up to the boundary from the commit on.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on";
 
 /// Whether every table can be copied, all of them at once.
 pub(crate) async fn check(session: &Session, published: &Published) -> Result<(), Stop> {
     let client = &session.connection.client;
-    let (mut problems, mut filled) = (Vec::new(), Vec::new());
-    for table in &published.tables {
-        let target = read_table(client, &table.schema, &table.name).await.map_err(sql_stop)?;
-        let mapped = match target {
-            None => Err(missing_table(&table.schema, &table.name)),
-            Some(target) => copy_in_statement(table, &target).map(|_| target),
-        };
-        match mapped {
+    let tables: Vec<&PublishedTable> = published.tables.iter().collect();
+    let targets = mapped(client, &tables).await?;
+    let targets: Vec<&CopyTarget> = targets.iter().collect();
+    let filled = copy_target::occupied(client, &targets).await.map_err(sql_stop)?;
+    if filled.is_empty() {
+        return Ok(());
+    }
+    Err(Reason::TargetNotEmpty { tables: filled.iter().map(|target| target.quoted.clone()).collect() }.into())
+}
+
+/// The target of each table, in their order. Stops if one cannot be copied, and says how many others there are.
+async fn mapped(client: &Client, tables: &[&PublishedTable]) -> Result<Vec<CopyTarget>, Stop> {
+    let found = copy_target::find(client, tables).await.map_err(sql_stop)?;
+    let (mut targets, mut problems) = (Vec::with_capacity(tables.len()), Vec::new());
+    for (table, target) in tables.iter().zip(found) {
+        let target = target.ok_or_else(|| copy_target::missing(table));
+        match target.and_then(|target| target.copy_in(table, Format::Text).map(|_| target)) {
+            Ok(target) => targets.push(target),
             Err(problem) => problems.push(problem),
-            Ok(target) if occupied(session, &target).await? => filled.push(target.quoted),
-            Ok(_) => {}
         }
     }
     let others = problems.len().saturating_sub(1);
     match problems.into_iter().next().map(|stop| stop.reason().clone()) {
-        None if filled.is_empty() => Ok(()),
-        None => Err(Reason::TargetNotEmpty { tables: filled }.into()),
+        None => Ok(targets),
         Some(Reason::SchemaMismatch { table, what, hint }) if others > 0 => {
             let what = format!("{what} (and {others} more tables cannot be mapped)");
             Err(Reason::SchemaMismatch { table, what, hint }.into())
@@ -103,57 +61,265 @@ pub(crate) async fn check(session: &Session, published: &Published) -> Result<()
     }
 }
 
-async fn occupied(session: &Session, target: &TargetTable) -> Result<bool, Stop> {
-    let only = if target.partitioned { "" } else { "ONLY " };
-    let sql = format!("SELECT EXISTS (SELECT FROM {only}{})", target.quoted);
-    let row = session.connection.client.query_one(&sql, &[]).await;
-    row.and_then(|row| row.try_get(0)).map_err(sql_stop)
+/// What a plan has come to.
+pub(crate) struct Plan {
+    pub(crate) targets: Targets,
+    pub(crate) formats: Vec<Format>,
 }
 
-fn copy_in_statement(table: &PublishedTable, target: &TargetTable) -> Result<String, Stop> {
-    let ordinary = |name: &&String| target.columns.iter().any(|c| c.name == **name && !c.generated);
-    if let Some(name) = table.generated.iter().find(ordinary) {
-        return Err(Reason::SchemaMismatch {
-            table: table.to_string(),
-            what: format!("column {name:?} is generated on the source and an ordinary one on the target"),
-            hint:
-                "The copy leaves generated columns to the target. Generate it there with the same expression, or leave \
-                   it out of the publication (publish_generated_columns, or its list of columns)."
-                    .to_owned(),
-        }
-        .into());
-    }
-    let mut columns = Vec::with_capacity(table.columns.len());
-    for name in &table.columns {
-        let problem = match target.position(name).and_then(|position| target.columns.get(position)) {
-            Some(column) if column.generated => Some((
-                format!("column {name:?} is generated on the target, and an ordinary one on the source"),
-                format!(
-                    "On the target: ALTER TABLE {} ALTER COLUMN {} DROP EXPRESSION; \
-                     or leave the column out of the publication.",
-                    target.quoted, column.quoted
-                ),
-            )),
-            Some(column) => {
-                columns.push(column.quoted.as_str());
-                None
+/// Stores the pieces of tables that are not stored yet.
+pub(crate) async fn plan(session: &Session, tables: &[TableCopy]) -> Result<Plan, Stop> {
+    let client = &session.connection.client;
+    let published: Vec<&PublishedTable> = tables.iter().map(|plan| &plan.table).collect();
+    let targets = mapped(client, &published).await?;
+    let formats = tables.iter().zip(&targets).map(|(plan, target)| target.format(&plan.table, &plan.types)).collect();
+    let fresh: Vec<(&TableCopy, &CopyTarget)> =
+        tables.iter().zip(&targets).filter(|(plan, _)| plan.standing != Standing::Planned).collect();
+    if !fresh.is_empty() {
+        let ranges: Vec<(u32, &str)> =
+            fresh.iter().filter_map(|(plan, target)| Some((target.oid, plan.key_column()?))).collect();
+        let together = copy_target::hold_together(client, &ranges).await.map_err(sql_stop)?;
+        let new = fresh.iter().filter(|(plan, _)| plan.standing == Standing::New);
+        let new: Vec<&str> = new.map(|(_, target)| target.quoted.as_str()).collect();
+        // Before its lock is waited for.
+        unclaimed(client, &session.flow, &new).await?;
+        client.batch_execute(BEGIN).await.map_err(sql_stop)?;
+        for (plan, target) in &fresh {
+            match plan.standing {
+                Standing::Anew => clear(client, target).await?,
+                Standing::New if plan.pieces.len() > 1 => claim(session, target).await?,
+                Standing::New | Standing::Planned => {}
             }
-            None => Some((
-                format!("the target has no column {name:?}"),
-                format!(
-                    "On the target: ALTER TABLE {} ADD COLUMN {} <the source's type: see \\d on the source>;",
-                    target.quoted,
-                    pgonce::ident::quote_ident(name)
-                ),
-            )),
+        }
+        insert(session, &fresh, &together.into_iter().collect()).await?;
+        hold_fence(client, &session.flow, session.epoch).await?;
+        client.batch_execute("COMMIT").await.map_err(sql_stop)?;
+    }
+    let targets = tables.iter().map(|plan| plan.table.oid).zip(targets).collect();
+    Ok(Plan { targets, formats })
+}
+
+/// Makes sure that a table that will be copied in pieces is empty, and nobody else's.
+async fn claim(session: &Session, target: &CopyTarget) -> Result<(), Stop> {
+    let client = &session.connection.client;
+    // Two flows that are started together must not both find it empty.
+    let lock = format!("LOCK TABLE {}{} IN SHARE ROW EXCLUSIVE MODE", target.only, target.quoted);
+    client.batch_execute(&lock).await.map_err(sql_stop)?;
+    vacant(client, &session.flow, target).await
+}
+
+/// Refuses a table that holds rows, or into which another flow copies.
+async fn vacant(client: &Client, flow: &str, target: &CopyTarget) -> Result<(), Stop> {
+    unclaimed(client, flow, &[&target.quoted]).await?;
+    match copy_target::occupied(client, &[target]).await.map_err(sql_stop)?.is_empty() {
+        true => Ok(()),
+        false => Err(Reason::TargetNotEmpty { tables: vec![target.quoted.clone()] }.into()),
+    }
+}
+
+/// Refuses tables into which another flow copies piece by piece: they may be empty still.
+async fn unclaimed(client: &Client, flow: &str, targets: &[&str]) -> Result<(), Stop> {
+    let sql = "SELECT flow, target FROM pgonce.snapshot \
+               WHERE target = ANY ($1) AND flow <> $2 AND boundary IS NULL AND kind <> 'whole' LIMIT 1";
+    let claimed = client.query_opt(sql, &[&targets, &flow]).await.map_err(|e| ledger_stop(flow, e))?;
+    let Some(row) = claimed else { return Ok(()) };
+    let (other, target): (String, String) = (row.get(0), row.get(1));
+    let what = format!("flow {other} is copying into table {target} and has not finished");
+    let hint = format!("Let it finish; if it is not wanted any more: `pgonce reset --flow {other} --yes`.");
+    Err(Reason::TargetNotReady { what, hint }.into())
+}
+
+/// Removes what was copied into a table, at once where that may be done.
+async fn clear(client: &Client, target: &CopyTarget) -> Result<(), Stop> {
+    let (only, name) = (target.only, &target.quoted);
+    let truncate = format!("SAVEPOINT clear; SET LOCAL lock_timeout = '2s'; TRUNCATE {only}{name}");
+    if client.batch_execute(&truncate).await.is_err() {
+        // Not the owner, referenced by a foreign key, or somebody is reading it.
+        let delete = format!("ROLLBACK TO SAVEPOINT clear; DELETE FROM {only}{name}");
+        client.batch_execute(&delete).await.map_err(sql_stop)?;
+    }
+    client.batch_execute("RELEASE SAVEPOINT clear; SET LOCAL lock_timeout = 0").await.map_err(sql_stop)
+}
+
+async fn insert(session: &Session, fresh: &[(&TableCopy, &CopyTarget)], together: &HashSet<u32>) -> Result<(), Stop> {
+    let mut rows = Rows::default();
+    for (plan, target) in fresh {
+        let together = plan.pieces.iter().any(|p| p.extent.is_physical()) || together.contains(&target.oid);
+        plan.pieces.iter().for_each(|piece| rows.push(plan, piece, target, together));
+    }
+    let client = &session.connection.client;
+    let failed = |e| ledger_stop(&session.flow, e);
+    let oids: Vec<u32> = fresh.iter().map(|(plan, _)| plan.table.oid).collect();
+    let delete = "DELETE FROM pgonce.snapshot WHERE flow = $1 AND table_oid = ANY ($2)";
+    client.execute(delete, &[&&*session.flow, &oids]).await.map_err(failed)?;
+    let sql = "
+        INSERT INTO pgonce.snapshot (flow, table_oid, piece, schema_name, table_name, target, together, kind,
+                                     key_column, low, high, bytes_estimated)
+        SELECT $1, u.* FROM unnest(
+            $2::pg_catalog.oid[], $3::pg_catalog.int4[], $4::pg_catalog.text[], $5::pg_catalog.text[],
+            $6::pg_catalog.text[], $7::pg_catalog.bool[], $8::pg_catalog.text[], $9::pg_catalog.text[],
+            $10::pg_catalog.text[], $11::pg_catalog.text[], $12::pg_catalog.int8[]) AS u";
+    let parameters: [&(dyn ToSql + Sync); 12] = [
+        &&*session.flow,
+        &rows.oids,
+        &rows.numbers,
+        &rows.schemas,
+        &rows.names,
+        &rows.targets,
+        &rows.together,
+        &rows.kinds,
+        &rows.columns,
+        &rows.lows,
+        &rows.highs,
+        &rows.bytes,
+    ];
+    client.execute(sql, &parameters).await.map_err(failed)?;
+    Ok(())
+}
+
+/// Rows of `pgonce.snapshot`, column by column.
+#[derive(Default)]
+struct Rows<'a> {
+    oids: Vec<u32>,
+    numbers: Vec<i32>,
+    schemas: Vec<&'a str>,
+    names: Vec<&'a str>,
+    targets: Vec<&'a str>,
+    together: Vec<bool>,
+    kinds: Vec<&'static str>,
+    columns: Vec<Option<&'a str>>,
+    lows: Vec<Option<String>>,
+    highs: Vec<Option<String>>,
+    bytes: Vec<i64>,
+}
+
+impl<'a> Rows<'a> {
+    fn push(&mut self, plan: &'a TableCopy, piece: &'a Piece, target: &'a CopyTarget, together: bool) {
+        let text = |value: &dyn std::fmt::Display| value.to_string();
+        let (kind, column, low, high) = match &piece.extent {
+            Extent::Whole => ("whole", None, None, None),
+            Extent::Key { column, low, high } => {
+                ("key", Some(column.as_str()), low.as_ref().map(|v| text(v)), high.as_ref().map(|v| text(v)))
+            }
+            Extent::Ctid { low, high } => ("ctid", None, low.as_ref().map(|v| text(v)), high.as_ref().map(|v| text(v))),
         };
-        if let Some((what, hint)) = problem {
-            return Err(Reason::SchemaMismatch { table: table.to_string(), what, hint }.into());
+        self.oids.push(plan.table.oid);
+        self.numbers.push(piece.number);
+        self.schemas.push(&plan.table.schema);
+        self.names.push(&plan.table.name);
+        self.targets.push(&target.quoted);
+        self.together.push(together);
+        self.kinds.push(kind);
+        self.columns.push(column);
+        self.lows.push(low);
+        self.highs.push(high);
+        self.bytes.push(piece.bytes.cast_signed());
+    }
+}
+
+/// Holds the flow's row until the commit: whoever takes the flow over waits for it, and then sees what was committed.
+/// Fails if somebody has taken it over.
+async fn hold_fence(client: &Client, flow: &str, epoch: i64) -> Result<(), Stop> {
+    let sql = "SELECT FROM pgonce.flow WHERE name = $1 AND epoch = $2 AND phase <> 'new' FOR SHARE";
+    match client.query_opt(sql, &[&flow, &epoch]).await.map_err(|e| ledger_stop(flow, e))? {
+        Some(_) => Ok(()),
+        None => {
+            client.batch_execute("ROLLBACK").await.map_err(sql_stop)?;
+            Err(ledger::fenced(client, flow).await)
         }
     }
-    // An empty list of columns is no list at all; the table then has none on either side that is published.
-    let list = if columns.is_empty() { String::new() } else { format!(" ({})", columns.join(", ")) };
-    Ok(format!("COPY {}{list} FROM STDIN", target.quoted))
+}
+
+/// Copies pieces, on a connection of its own.
+#[derive(Debug)]
+pub struct PostgresLoader {
+    settings: TargetSettings,
+    epoch: i64,
+    targets: Arc<Targets>,
+    connection: Option<SqlConnection>,
+}
+
+impl PostgresLoader {
+    pub(crate) fn new(settings: TargetSettings, epoch: i64, targets: Arc<Targets>) -> PostgresLoader {
+        PostgresLoader { settings, epoch, targets, connection: None }
+    }
+}
+
+impl Loader for PostgresLoader {
+    async fn load(
+        &mut self,
+        table: &TableCopy,
+        piece: &Piece,
+        boundary: Boundary,
+        rows: TableRows,
+    ) -> Result<u64, Stop> {
+        // Whoever fails does not put it back.
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => session::connect_writer(&self.settings, "copy").await?.0,
+        };
+        let target = self.targets.get(&table.table.oid);
+        let target = target.ok_or_else(|| Stop::internal("a piece of a table that was not planned"))?;
+        let copied = self.copy(&connection.client, table, piece, target, boundary, rows).await?;
+        self.connection = Some(connection);
+        Ok(copied)
+    }
+}
+
+impl PostgresLoader {
+    async fn copy(
+        &self,
+        client: &Client,
+        plan: &TableCopy,
+        piece: &Piece,
+        target: &CopyTarget,
+        boundary: Boundary,
+        mut rows: TableRows,
+    ) -> Result<u64, Stop> {
+        let (table, flow) = (&plan.table, self.settings.flow.as_str());
+        client.batch_execute(BEGIN).await.map_err(sql_stop)?;
+        if piece.extent == Extent::Whole {
+            // Two flows that are started together must not both find it empty.
+            let lock = format!("LOCK TABLE {}{} IN SHARE ROW EXCLUSIVE MODE", target.only, target.quoted);
+            client.batch_execute(&lock).await.map_err(|e| copy_stop(table, e))?;
+            vacant(client, flow, target).await?;
+        }
+        let mut bytes = 0;
+        let copied = {
+            let statement = target.copy_in(table, rows.format())?;
+            let sink: CopyInSink<Bytes> = client.copy_in(&statement).await.map_err(|e| copy_stop(table, e))?;
+            let mut sink = pin!(sink);
+            while let Some(chunk) = rows.next().await? {
+                bytes += chunk.len() as i64;
+                sink.feed(chunk).await.map_err(|e| copy_stop(table, e))?;
+            }
+            sink.finish().await.map_err(|e| copy_stop(table, e))?
+        };
+        if copied != rows.count() {
+            return Err(Reason::SchemaMismatch {
+                table: table.to_string(),
+                what: format!("of {} rows that were copied into it, it took {copied}", rows.count()),
+                hint: "Something on the target swallows rows: a trigger (ENABLE ALWAYS, or where the role may not set \
+                       session_replication_role) or a rule. Disable it for the flow."
+                    .to_owned(),
+            }
+            .into());
+        }
+        let sql = "
+            UPDATE pgonce.snapshot SET boundary = $4, rows = $5, bytes = $6, copied_at = pg_catalog.now()
+            WHERE flow = $1 AND table_oid = $2 AND piece = $3 AND boundary IS NULL";
+        let parameters: [&(dyn ToSql + Sync); 6] =
+            [&flow, &table.oid, &piece.number, &lsn(boundary.0), &copied.cast_signed(), &bytes];
+        let planned = client.execute(sql, &parameters).await.map_err(|e| ledger_stop(flow, e))?;
+        hold_fence(client, flow, self.epoch).await?;
+        if planned != 1 {
+            let what = format!("pgonce.snapshot has no piece {} of table {table} that is to be copied", piece.number);
+            return Err(ledger::unreadable(flow, what));
+        }
+        // Deferred constraints speak up here.
+        client.batch_execute("COMMIT").await.map_err(|e| copy_stop(table, e))?;
+        Ok(copied)
+    }
 }
 
 /// The reason for an error of the target while rows went in. The server's message and context quote values, so

@@ -18,7 +18,8 @@ use tokio_postgres::{Error, Row, Statement};
 use crate::failure::Failure;
 use crate::inflight::{InFlight, Subject};
 use crate::ledger::{self, from_pg, ledger_stop, lsn, sql_stop, unreadable};
-use crate::plan::{Planner, Scope};
+use crate::plan::Planner;
+use crate::scope::Scope;
 use crate::settings::{SynchronousCommit, TargetSettings};
 
 /// The planner in use.
@@ -104,22 +105,8 @@ pub(crate) type Parameter = Box<dyn ToSql + Sync + Send>;
 impl Session {
     /// Connects, and pins what the session needs.
     pub(crate) async fn connect(settings: &TargetSettings) -> Result<Session, Stop> {
-        let connection = connect_sql(&settings.connection, "apply").await.map_err(|e| e.into_stop(Side::Target))?;
+        let (connection, triggers_suppressed) = connect_writer(settings, "apply").await?;
         let client = &connection.client;
-        // Statements are prepared once and used for long, also on tables that were empty and unanalyzed when they
-        // were planned: a plan that scans the whole table must not be what they are stuck with. Compiling such plans
-        // would be for nothing.
-        let pins = format!(
-            "SET synchronous_commit = {}; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
-             SET jit = off; SET row_security = off",
-            settings.durability.setting()
-        );
-        client.batch_execute(&pins).await.map_err(sql_stop)?;
-        // If this process is killed, a long statement of its session does not outlive it by more than this. Known
-        // from version 14 on.
-        let watched = client.batch_execute("SET client_connection_check_interval = '500ms'").await;
-        refused(watched)?;
-        let triggers_suppressed = refused(client.batch_execute("SET session_replication_role = replica").await)?;
         Ok(Session {
             flow: settings.flow.as_str().into(),
             epoch: 0,
@@ -401,6 +388,27 @@ impl Session {
             connection.client.execute_raw(&statement, parameters).await
         })
     }
+}
+
+/// Connects, and pins what a session that writes tables needs. Whether target triggers and foreign keys keep still.
+pub(crate) async fn connect_writer(settings: &TargetSettings, role: &str) -> Result<(SqlConnection, bool), Stop> {
+    let connection = connect_sql(&settings.connection, role).await.map_err(|e| e.into_stop(Side::Target))?;
+    let client = &connection.client;
+    // Statements are prepared once and used for long, also on tables that were empty and unanalyzed when they were
+    // planned: a plan that scans the whole table must not be what they are stuck with. Compiling such plans would be
+    // for nothing.
+    let pins = format!(
+        "SET synchronous_commit = {}; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; \
+         SET jit = off; SET row_security = off",
+        settings.durability.setting()
+    );
+    client.batch_execute(&pins).await.map_err(sql_stop)?;
+    // If this process is killed, a long statement of its session does not outlive it by more than this. Known from
+    // version 14 on.
+    let watched = client.batch_execute("SET client_connection_check_interval = '500ms'").await;
+    refused(watched)?;
+    let triggers_suppressed = refused(client.batch_execute("SET session_replication_role = replica").await)?;
+    Ok((connection, triggers_suppressed))
 }
 
 impl LedgerStatements {

@@ -129,6 +129,11 @@ pub(crate) fn truncate(tables: &[std::sync::Arc<Mapping>], restart_identity: boo
     format!("TRUNCATE {}{}", names.join(", "), if restart_identity { " RESTART IDENTITY" } else { "" })
 }
 
+/// Empties a part of a table.
+pub(crate) fn delete_range(m: &Mapping, condition: &str) -> String {
+    format!("DELETE FROM {}{} WHERE {condition}", only(m), m.table.quoted)
+}
+
 fn insert_into(m: &Mapping) -> String {
     let names: Vec<&str> = m.writable.iter().map(|c| m.column(*c).quoted.as_str()).collect();
     let overriding = if m.table.columns.iter().any(|c| c.identity) { " OVERRIDING SYSTEM VALUE" } else { "" };

@@ -107,14 +107,14 @@ pub async fn read_status(client: &Client, flow: &str) -> Result<Option<FlowStatu
     if !has_flows(client).await? {
         return Ok(None);
     }
-    ledger::ensure(client, flow).await?;
+    ledger::ensure_readable(client, flow).await?;
     let failed = |e| ledger_stop(flow, e);
     let Some(row) = client.query_opt("SELECT * FROM pgonce.flow WHERE name = $1", &[&flow]).await.map_err(failed)?
     else {
         return Ok(None);
     };
-    let sql = "SELECT table_oid, schema_name, table_name, boundary, rows FROM pgonce.snapshot WHERE flow = $1 \
-               ORDER BY schema_name, table_name";
+    let sql = "SELECT table_oid, min(schema_name), min(table_name), max(boundary), sum(rows)::int8 \
+               FROM pgonce.snapshot WHERE flow = $1 GROUP BY 1 HAVING bool_and(boundary IS NOT NULL) ORDER BY 2, 3";
     let mut copied = Vec::new();
     for row in client.query(sql, &[&flow]).await.map_err(failed)? {
         let field = |error| failed(error);

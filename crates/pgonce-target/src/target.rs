@@ -1,22 +1,24 @@
 //! The PostgreSQL target: a sink whose data, dedup records and checkpoint are one commit.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pgonce::connect::connect_sql;
 use pgonce::guarantee::Guarantee;
+use pgonce::piece::{Format, Standing, TableCopy};
 use pgonce::position::{Boundary, EndLsn};
-use pgonce::published::{Published, PublishedTable};
-use pgonce::sink::{Binding, IdlePoint, Sink, StartMode, Stored, Written};
-use pgonce::snapshot::TableRows;
+use pgonce::published::Published;
+use pgonce::sink::{Binding, IdlePoint, Sink, StartMode, Stored, StoredTable, Written};
 use pgonce::source::SourceIdentity;
 use pgonce::stop::Stop;
 use pgonce::transaction::Transaction;
 use tokio_postgres::types::ToSql;
 
+use crate::copy_target::Targets;
 use crate::ledger::{self, lsn, unreadable};
-use crate::load;
-use crate::plan::Scope;
+use crate::load::{self, PostgresLoader};
+use crate::scope::Scope;
 use crate::session::Session;
 use crate::settings::TargetSettings;
 
@@ -45,6 +47,8 @@ pub struct PostgresTarget {
     session: Option<Session>,
     /// Of the last session that took the flow over.
     epoch: Option<i64>,
+    /// The tables that are being copied.
+    targets: Arc<Targets>,
     report: Option<TargetReport>,
 }
 
@@ -58,6 +62,7 @@ impl PostgresTarget {
             started: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
             session: None,
             epoch: None,
+            targets: Arc::default(),
             report: None,
         }
     }
@@ -93,6 +98,8 @@ impl fmt::Debug for PostgresTarget {
 }
 
 impl Sink for PostgresTarget {
+    type Loader = PostgresLoader;
+
     fn guarantee(&self) -> Guarantee {
         Guarantee::EffectOnce
     }
@@ -109,7 +116,7 @@ impl Sink for PostgresTarget {
         session.timeline = source.timeline;
         if let Stored::Flow(flow) = &opened.stored {
             session.opened_at(flow.checkpoint);
-            session.scope = scope(flow.binding.start, flow.copied.iter().copied());
+            session.scope = scope(flow.binding.start, &flow.tables);
         }
         self.epoch = Some(opened.epoch);
         self.report = Some(TargetReport { triggers_suppressed: session.triggers_suppressed });
@@ -189,17 +196,31 @@ impl Sink for PostgresTarget {
             1 => {}
             _ => return Err(not_ours_or_not(&session, "it is bound already").await),
         }
-        session.scope = scope(binding.start, []);
+        session.scope = scope(binding.start, &[]);
         self.session = Some(session);
         Ok(())
     }
 
-    async fn load(&mut self, table: &PublishedTable, boundary: Boundary, rows: TableRows) -> Result<u64, Stop> {
+    async fn plan(&mut self, tables: &[TableCopy]) -> Result<Vec<Format>, Stop> {
         let mut session = self.take()?;
-        let copied = load::load(&session, table, boundary, rows).await?;
-        session.scope.add(table.oid, boundary);
+        let plan = load::plan(&session, tables).await?;
+        for table in tables.iter().filter(|table| table.standing != Standing::Planned) {
+            session.scope.plan(table.table.oid, &table.stored_pieces());
+        }
+        self.targets = Arc::new(plan.targets);
         self.session = Some(session);
-        Ok(copied)
+        Ok(plan.formats)
+    }
+
+    fn loader(&mut self) -> Result<PostgresLoader, Stop> {
+        let epoch = self.epoch.ok_or_else(|| Stop::internal("a loader of a target that was never opened"))?;
+        Ok(PostgresLoader::new(self.settings.clone(), epoch, Arc::clone(&self.targets)))
+    }
+
+    fn landed(&mut self, table: u32, piece: i32, boundary: Boundary) {
+        if let Some(session) = &mut self.session {
+            session.scope.landed(table, piece, boundary);
+        }
     }
 
     async fn copied(&mut self) -> Result<(), Stop> {
@@ -243,9 +264,9 @@ impl Sink for PostgresTarget {
 /// Leaving word must not keep a process from ending.
 const RECORD_STOP_WITHIN: Duration = Duration::from_secs(3);
 
-fn scope(start: StartMode, copied: impl IntoIterator<Item = (u32, Boundary)>) -> Scope {
+fn scope(start: StartMode, tables: &[StoredTable]) -> Scope {
     match start {
-        StartMode::Snapshot => Scope::copied(copied),
+        StartMode::Snapshot => Scope::copied(tables),
         StartMode::GoForward => Scope::everything(),
     }
 }

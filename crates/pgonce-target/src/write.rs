@@ -6,17 +6,18 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use pgonce::connect::SqlConnection;
-use pgonce::pgoutput::{Column, OldTuple, ReplicaIdentity, Tuple};
+use pgonce::pgoutput::{Column, ReplicaIdentity, Tuple};
 use pgonce::relation::Relation;
 use pgonce::transaction::{Change, Transaction};
 use tokio_postgres::types::Type;
 
 use crate::failure::{Failure, unidentified};
 use crate::inflight::{InFlight, Subject};
-use crate::plan::{Planner, Scope};
+use crate::plan::Planner;
 use crate::prepared::{Prepared, Turn};
 use crate::run::{InsertRun, RUN_ROWS_MIN};
 use crate::schema::{Mapping, missing_table, read_table};
+use crate::scope::{Scope, Taken, UpdateOf};
 use crate::statement::{self, Locator, Parameter, Statement};
 use crate::value::RawValue;
 
@@ -82,24 +83,49 @@ impl RowWriter {
     ) -> Result<u64, Failure> {
         match change {
             Change::Insert { relation, new } => {
-                if !scope.takes(relation, turn.commit)? {
+                let applies = match scope.takes(relation, turn.commit)? {
+                    Taken::All => true,
+                    Taken::Nothing => false,
+                    Taken::ByKey(pieces) => pieces.insert(new.iter())?,
+                };
+                if !applies {
                     return Ok(0);
                 }
                 self.insert(turn, relation, *new, flight).await?;
             }
             Change::Update { relation, old, new } => {
-                if !scope.takes(relation, turn.commit)? {
+                let old: Option<Vec<Column<'_>>> = old.map(|old| old.tuple().iter().collect());
+                let new: Vec<Column<'_>> = new.iter().collect();
+                let (applies, pieces) = match scope.takes(relation, turn.commit)? {
+                    Taken::All => (UpdateOf::Row, None),
+                    Taken::Nothing => (UpdateOf::Nothing, None),
+                    Taken::ByKey(pieces) => (pieces.update(old.as_deref(), &new)?, Some(pieces)),
+                };
+                if applies == UpdateOf::Nothing {
                     return Ok(0);
                 }
                 self.flush(turn.connection, flight).await?;
-                self.update(turn, relation, *old, *new, flight).await?;
+                match (applies, old, pieces) {
+                    (UpdateOf::OldOnly, Some(old), _) => self.delete(turn, relation, &old, flight).await?,
+                    (UpdateOf::NewOnly, old, Some(pieces)) => {
+                        let new = whole(&new, old.as_deref()).ok_or_else(|| pieces.incomplete())?;
+                        self.insert_row(turn, relation, &new, flight).await?;
+                    }
+                    (_, old, _) => self.update(turn, relation, old.as_deref(), &new, flight).await?,
+                }
             }
             Change::Delete { relation, old } => {
-                if !scope.takes(relation, turn.commit)? {
+                let old: Vec<Column<'_>> = old.tuple().iter().collect();
+                let applies = match scope.takes(relation, turn.commit)? {
+                    Taken::All => true,
+                    Taken::Nothing => false,
+                    Taken::ByKey(pieces) => pieces.delete(old.iter().copied())?,
+                };
+                if !applies {
                     return Ok(0);
                 }
                 self.flush(turn.connection, flight).await?;
-                self.delete(turn, relation, *old, flight).await?;
+                self.delete(turn, relation, &old, flight).await?;
             }
             Change::Truncate { relations, restart_identity, cascade: _ } => {
                 self.flush(turn.connection, flight).await?;
@@ -131,12 +157,23 @@ impl RowWriter {
         }
         // Not for a run: a value in binary format, or a table where something watches each row.
         self.flush(turn.connection, flight).await?;
-        let mapping = self.mapping(turn.connection, relation, flight).await?;
         let new: Vec<Column<'_>> = new.iter().collect();
+        self.insert_row(turn, relation, &new, flight).await
+    }
+
+    /// Inserts a row by itself. What gathered before it has been sent.
+    async fn insert_row(
+        &mut self,
+        turn: Turn<'_>,
+        relation: &Arc<Relation>,
+        new: &[Column<'_>],
+        flight: &mut InFlight,
+    ) -> Result<(), Failure> {
+        let mapping = self.mapping(turn.connection, relation, flight).await?;
         self.shape.clear();
         self.shape.push(b'I');
         let prepared = self.prepared(turn.connection, &mapping, flight, insert_parts).await?;
-        self.send(turn, prepared, &new, &[], flight).await
+        self.send(turn, prepared, new, &[], flight).await
     }
 
     /// Sends the run of inserts that has gathered.
@@ -163,14 +200,12 @@ impl RowWriter {
         &mut self,
         turn: Turn<'_>,
         relation: &Arc<Relation>,
-        old: Option<OldTuple<'_>>,
-        new: Tuple<'_>,
+        old: Option<&[Column<'_>]>,
+        new: &[Column<'_>],
         flight: &mut InFlight,
     ) -> Result<(), Failure> {
         let mapping = self.mapping(turn.connection, relation, flight).await?;
-        let new: Vec<Column<'_>> = new.iter().collect();
-        let old: Option<Vec<Column<'_>>> = old.map(|old| old.tuple().iter().collect());
-        let (locator, tag) = locate(&mapping, old.as_deref(), &new).ok_or_else(|| unidentified(relation, "UPDATE"))?;
+        let (locator, tag) = locate(&mapping, old, new).ok_or_else(|| unidentified(relation, "UPDATE"))?;
         let locator = locator.borrowed(&mapping);
         self.shape.clear();
         self.shape.extend_from_slice(b"U");
@@ -179,7 +214,7 @@ impl RowWriter {
         let mut set = Vec::with_capacity(new.len());
         for column in &mapping.writable {
             let Some(value) = new.get(*column) else { return Err(unidentified(relation, "UPDATE")) };
-            let before = old.as_ref().and_then(|old| old.get(*column));
+            let before = old.and_then(|old| old.get(*column));
             let in_key = matches!(locator, Locator::Key { columns, .. } if columns.contains(column));
             let full = matches!(relation.identity, ReplicaIdentity::Full);
             // Of the old row only key columns are known, unless all are.
@@ -208,19 +243,18 @@ impl RowWriter {
             Parts { statement, operation: "UPDATE", key, types: Vec::new() }
         };
         let prepared = self.prepared(turn.connection, &mapping, flight, make).await?;
-        self.send(turn, prepared, &new, old.as_deref().unwrap_or_default(), flight).await
+        self.send(turn, prepared, new, old.unwrap_or_default(), flight).await
     }
 
     async fn delete(
         &mut self,
         turn: Turn<'_>,
         relation: &Arc<Relation>,
-        old: OldTuple<'_>,
+        old: &[Column<'_>],
         flight: &mut InFlight,
     ) -> Result<(), Failure> {
         let mapping = self.mapping(turn.connection, relation, flight).await?;
-        let old: Vec<Column<'_>> = old.tuple().iter().collect();
-        let (locator, tag) = locate(&mapping, Some(&old), &[]).ok_or_else(|| unidentified(relation, "DELETE"))?;
+        let (locator, tag) = locate(&mapping, Some(old), &[]).ok_or_else(|| unidentified(relation, "DELETE"))?;
         let locator = locator.borrowed(&mapping);
         self.shape.clear();
         self.shape.extend_from_slice(b"D");
@@ -236,7 +270,7 @@ impl RowWriter {
             types: Vec::new(),
         };
         let prepared = self.prepared(turn.connection, &mapping, flight, make).await?;
-        self.send(turn, prepared, &[], &old, flight).await
+        self.send(turn, prepared, &[], old, flight).await
     }
 
     async fn truncate(
@@ -247,16 +281,29 @@ impl RowWriter {
         scope: &Scope,
         flight: &mut InFlight,
     ) -> Result<u64, Failure> {
-        let mut tables = Vec::with_capacity(relations.len());
+        let (mut tables, mut ranges) = (Vec::with_capacity(relations.len()), Vec::new());
         for relation in relations {
-            if scope.takes(relation, turn.commit)? {
-                tables.push(self.mapping(turn.connection, relation, flight).await?);
-            }
+            let conditions = match scope.takes(relation, turn.commit)? {
+                Taken::All => vec!["true".to_owned()],
+                Taken::Nothing => continue,
+                Taken::ByKey(pieces) => pieces.truncated(),
+            };
+            tables.push(self.mapping(turn.connection, relation, flight).await?);
+            ranges.push(conditions);
         }
         let Some(first) = tables.first() else { return Ok(0) };
         flight.drain().await?;
         let of_first = Some((first.table.schema.clone(), first.table.name.clone()));
-        let sql = statement::truncate(&tables, restart_identity);
+        let whole = ranges.len() == relations.len() && ranges.iter().flatten().all(|condition| condition == "true");
+        // With only some of the tables, or parts of them, a TRUNCATE might meet a foreign key that it was not to meet.
+        let sql = if whole {
+            statement::truncate(&tables, restart_identity)
+        } else {
+            let deletions = tables.iter().zip(&ranges).flat_map(|(table, conditions)| {
+                conditions.iter().map(|condition| statement::delete_range(table, condition))
+            });
+            deletions.collect::<Vec<_>>().join("; ")
+        };
         let done = turn.connection.client.batch_execute(&sql).await;
         done.map_err(|error| Failure::Sql { error, table: of_first.filter(|_| tables.len() == 1) })?;
         Ok(tables.len() as u64)
@@ -352,6 +399,16 @@ impl RowWriter {
         let subject = Subject::Change { statement: prepared, commit: turn.commit, xid: turn.xid, rows };
         flight.send(turn.connection, &statement, values, subject).await
     }
+}
+
+/// A new row with the values that were not sent, because they did not change, from the old one. `None`: the old one has
+/// them neither.
+fn whole<'v>(new: &[Column<'v>], old: Option<&[Column<'v>]>) -> Option<Vec<Column<'v>>> {
+    let value = |(place, column): (usize, &Column<'v>)| match column {
+        Column::Unchanged => old?.get(place).copied().filter(|old| !matches!(old, Column::Unchanged)),
+        sent => Some(*sent),
+    };
+    new.iter().enumerate().map(value).collect()
 }
 
 /// What a statement is made of.

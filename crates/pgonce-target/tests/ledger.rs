@@ -148,7 +148,7 @@ async fn a4_a_checkpoint_that_cannot_be_read_is_never_a_fresh_flow() {
             ),
             ("alter table pgonce.applied rename to x", "alter table pgonce.x rename to applied"),
             ("alter table pgonce.flow rename to x", "alter table pgonce.x rename to flow"),
-            ("delete from pgonce.meta", "insert into pgonce.meta values (1)"),
+            ("delete from pgonce.meta", "insert into pgonce.meta values (2)"),
             (
                 "create table s as table pgonce.flow; delete from pgonce.flow",
                 "delete from pgonce.flow; insert into pgonce.flow table s; drop table s",
@@ -163,7 +163,7 @@ async fn a4_a_checkpoint_that_cannot_be_read_is_never_a_fresh_flow() {
             target.sql(repair).await;
         }
         assert!(stored(PostgresTarget::new(target.settings()).open(&source()).await.unwrap()).checkpoint.is_some());
-        target.sql("update pgonce.meta set version = 2").await;
+        target.sql("update pgonce.meta set version = 99").await;
         let stop = PostgresTarget::new(target.settings()).open(&source()).await.unwrap_err();
         assert_eq!(stop.code(), "target_not_ready");
     }
@@ -304,13 +304,13 @@ async fn a22_changes_that_are_in_the_copy_are_left_out_and_those_at_its_boundary
         assert!(!stored(sink.open(&source()).await.unwrap()).streaming);
         target
             .sql(
-                "insert into pgonce.snapshot values ('f', 1, 'public', 't', '0/100', 0),
-                    ('f', 2, 'public', 'u', '0/300', 1);
+                "insert into pgonce.snapshot (flow, table_oid, schema_name, table_name, boundary, rows) values
+                    ('f', 1, 'public', 't', '0/100', 0), ('f', 2, 'public', 'u', '0/300', 1);
                     insert into u values (1)",
             )
             .await;
         let flow = stored(sink.open(&source()).await.unwrap());
-        assert_eq!(flow.copied.len(), 2);
+        assert_eq!(flow.tables.len(), 2);
         sink.copied().await.unwrap();
         let group = [
             feed.transaction(|tx| {
@@ -330,6 +330,69 @@ async fn a22_changes_that_are_in_the_copy_are_left_out_and_those_at_its_boundary
         feed.describe(&late);
         let stop = sink.write(&[feed.insert(&late, &[t("9"), NULL, NULL])]).await.unwrap_err();
         assert!(stop.to_string().contains("has not been copied"), "{stop}");
+    }
+}
+
+#[tokio::test]
+async fn a_ledger_of_version_1_is_taken_up_with_what_it_holds() {
+    for (target, mut feed, table) in with_t("upgrade").await {
+        let role = "upgrader";
+        target
+            .sql(&format!(
+                "{} update pgonce.meta set version = 1;
+                 insert into pgonce.flow (name, system_identifier, database, slot, start_mode, published, boundary,
+                     timeline, idle_lsn, idle_timeline, phase)
+                 values ('f', '{}', 'shop', 'pgonce_f', 'snapshot', 'nothing # nothing', '0/100', 1, '0/100', 1,
+                     'streaming');
+                 insert into pgonce.snapshot values ('f', 1, 'public', 't', '0/100', 7);
+                 do $$ begin create role {role} login; exception when duplicate_object then null; end $$;
+                 grant usage on schema pgonce to {role};
+                 grant select, insert, update, delete on all tables in schema pgonce to {role}",
+                include_str!("support/ledger-1.sql"),
+                source().system_identifier,
+            ))
+            .await;
+        // Whoever only looks changes nothing.
+        let stop = read_status(&target.client, "f").await.unwrap_err();
+        assert!(stop.hint().contains("`pgonce run`"), "{stop}");
+        // A role that does not own the tables cannot.
+        let mut settings = target.settings();
+        settings.connection.user = role.into();
+        let stop = PostgresTarget::new(settings).open(&source()).await.unwrap_err();
+        assert!(stop.to_string().contains("does not own its tables"), "{stop}");
+        assert!(stop.hint().contains("`pgonce init --sql`"), "{}", stop.hint());
+        // The owner can, and an admin may run it again.
+        let mut sink = PostgresTarget::new(target.settings());
+        let flow = stored(sink.open(&source()).await.unwrap());
+        assert_eq!((flow.tables.len(), flow.tables[0].boundary()), (1, Some(Boundary(Lsn(0x100)))));
+        target.sql(pgonce_target::LEDGER_SQL).await;
+        assert_eq!(target.rows("select version::text from pgonce.meta").await, ["2"]);
+        sink.write(&[feed.insert(&table, &[t("1"), NULL, NULL])]).await.unwrap();
+        assert_eq!(target.table("t").await, ["(1,,)"]);
+        assert_eq!(read_status(&target.client, "f").await.unwrap().unwrap().copied[0].rows, 7);
+        // An unfinished copy, and one whose pieces do not cover the table.
+        target
+            .sql(
+                "insert into pgonce.snapshot (flow, table_oid, piece, schema_name, table_name, kind, key_column, low)
+                    values ('f', 2, 1, 'public', 'u', 'key', 'id', '10')",
+            )
+            .await;
+        let stop = PostgresTarget::new(target.settings()).open(&source()).await.unwrap_err();
+        assert!(stop.to_string().contains("OID 2 do not cover it"), "{stop}");
+        target
+            .sql(
+                "insert into pgonce.snapshot (flow, table_oid, schema_name, table_name, kind, key_column, high)
+                    values ('f', 2, 'public', 'u', 'key', 'id', '10')",
+            )
+            .await;
+        let flow = stored(PostgresTarget::new(target.settings()).open(&source()).await.unwrap());
+        assert_eq!((flow.tables[1].pieces.len(), flow.tables[1].is_copied()), (2, false));
+        // All of it copied, and passed: one row.
+        target.sql("update pgonce.snapshot set boundary = '0/110', rows = 3 where table_oid = 2").await;
+        let flow = stored(PostgresTarget::new(target.settings()).open(&source()).await.unwrap());
+        assert_eq!((flow.tables[1].pieces.len(), flow.tables[1].boundary()), (1, Some(Boundary(Lsn(0x110)))));
+        let rows = "select kind || ' ' || boundary || ' ' || rows from pgonce.snapshot where table_oid = 2";
+        assert_eq!(target.rows(rows).await, ["whole 0/110 6"]);
     }
 }
 

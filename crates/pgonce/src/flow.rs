@@ -1,5 +1,8 @@
 //! What a flow is bound to and what is stored of it: what source and sink tell each other through the pipeline.
 
+use std::collections::HashSet;
+
+use crate::piece::Extent;
 use crate::position::{Boundary, Checkpoint, Lsn, Timeline};
 use crate::published::Published;
 
@@ -48,10 +51,10 @@ impl Binding {
         Binding { boundary, timeline, start, published: published.fingerprint() }
     }
 
-    /// Whether the table with this OID was published when the flow was bound.
-    pub fn publishes(&self, table: u32) -> bool {
-        let line = format!("publishes {table} # ");
-        self.published.lines().any(|l| l.starts_with(&line))
+    /// The OIDs of the tables that were published when the flow was bound.
+    pub fn tables(&self) -> HashSet<u32> {
+        let published = self.published.lines().filter_map(|line| line.strip_prefix("publishes "));
+        published.filter_map(|line| line.split_once(" # ")?.0.parse().ok()).collect()
     }
 }
 
@@ -80,12 +83,48 @@ pub struct StoredFlow {
     pub binding: Binding,
     /// Whether the initial copy is complete (or was never asked for).
     pub streaming: bool,
-    /// Tables that have been copied: OID on the source, and the boundary at which each was read.
-    pub copied: Vec<(u32, Boundary)>,
+    /// The tables that have been copied, or are to be.
+    pub tables: Vec<StoredTable>,
     /// The last applied transaction.
     pub checkpoint: Option<Checkpoint>,
     /// The last idle boundary; the binding's boundary until there is one.
     pub idle: IdlePoint,
+}
+
+/// A table that has been copied, or is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredTable {
+    /// OID on the source.
+    pub oid: u32,
+    /// Its pieces hold together only if they are all read in one snapshot.
+    pub together: bool,
+    /// Its pieces. They cover it.
+    pub pieces: Vec<StoredPiece>,
+}
+
+/// A piece of a [`StoredTable`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredPiece {
+    /// Its number.
+    pub number: i32,
+    /// What it holds.
+    pub extent: Extent,
+    /// About how large it is on the source.
+    pub bytes: u64,
+    /// The boundary at which it was read, if it has been copied.
+    pub boundary: Option<Boundary>,
+}
+
+impl StoredTable {
+    /// Whether every piece has been copied.
+    pub fn is_copied(&self) -> bool {
+        self.pieces.iter().all(|piece| piece.boundary.is_some())
+    }
+
+    /// The last of its boundaries.
+    pub fn boundary(&self) -> Option<Boundary> {
+        self.pieces.iter().filter_map(|piece| piece.boundary).max()
+    }
 }
 
 impl StoredFlow {

@@ -1,8 +1,7 @@
 //! The one loop: from a source to a sink, and the acknowledgement back.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -12,8 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::frontier::Frontier;
 use crate::pgoutput::PgTime;
 use crate::position::{Boundary, Checkpoint, Lsn, Timeline};
-use crate::sink::{Binding, IdlePoint, Sink, StartMode, Stored, StoredFlow, Written};
-use crate::snapshot::Snapshot;
+use crate::sink::{Binding, IdlePoint, Sink, StartMode, Stored, StoredFlow, StoredTable, Written};
 use crate::source::{Event, Source};
 use crate::stop::Stop;
 use crate::transaction::Transaction;
@@ -25,6 +23,10 @@ pub struct PipelineOptions {
     pub start: StartMode,
     /// Where to end; `None` runs until told to stop.
     pub until: Option<Until>,
+    /// How many pieces of tables are copied at a time, at most.
+    pub jobs: NonZeroUsize,
+    /// A table that is larger is copied in pieces of about so many bytes.
+    pub piece_bytes: u64,
     /// Bounds of a group of transactions.
     pub group: GroupLimits,
     /// How often an idle boundary is stored, at most.
@@ -41,6 +43,8 @@ impl PipelineOptions {
         PipelineOptions {
             start,
             until: None,
+            jobs: NonZeroUsize::new(4).unwrap_or(NonZeroUsize::MIN),
+            piece_bytes: 64 << 20,
             group: GroupLimits::default(),
             idle_interval: Duration::from_secs(2),
             backoff_max: Duration::from_secs(10),
@@ -149,12 +153,12 @@ pub enum Finished {
 /// A source and a sink, joined.
 #[derive(Debug)]
 pub struct Pipeline<Src, Snk> {
-    source: Src,
-    sink: Snk,
-    options: PipelineOptions,
-    progress: watch::Sender<Progress>,
+    pub(crate) source: Src,
+    pub(crate) sink: Snk,
+    pub(crate) options: PipelineOptions,
+    pub(crate) progress: watch::Sender<Progress>,
     /// Whether the session that has just ended got anything done: then the next pause is a short one.
-    advanced: bool,
+    pub(crate) advanced: bool,
 }
 
 impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
@@ -217,7 +221,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             Some(Until::At(lsn)) => Some(Boundary(lsn)),
             Some(Until::Now) => Some(self.source.committed_position().await?),
         };
-        let consistent_from = flow.copied.iter().map(|(_, boundary)| *boundary).max();
+        let consistent_from = flow.tables.iter().filter_map(StoredTable::boundary).max();
         self.progress.send_modify(|p| {
             p.fault = None;
             p.checkpoint = flow.checkpoint;
@@ -258,7 +262,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 self.sink.bind(&binding).await?;
                 let idle = IdlePoint { boundary: binding.boundary, timeline: identity.timeline };
                 let streaming = self.options.start == StartMode::GoForward;
-                (StoredFlow { binding, streaming, copied: Vec::new(), checkpoint: None, idle }, begun.snapshot)
+                (StoredFlow { binding, streaming, tables: Vec::new(), checkpoint: None, idle }, begun.snapshot)
             }
         };
         let published = self.source.published(&flow.binding).await?;
@@ -279,57 +283,10 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         });
         if !flow.streaming {
             self.copy(&mut flow, &published, snapshot).await?;
+            self.sink.copied().await?;
+            flow.streaming = true;
         }
         Ok((flow, identity.timeline))
-    }
-
-    /// Copies the tables that have not been copied, each with its own boundary.
-    async fn copy(
-        &mut self,
-        flow: &mut StoredFlow,
-        published: &crate::published::Published,
-        snapshot: Option<Snapshot>,
-    ) -> Result<(), Stop> {
-        // Only what was published before the slot was made: of a table added since, changes may be missing from the
-        // stream.
-        let bound = published.tables.iter().filter(|t| flow.binding.publishes(t.oid));
-        let mut tables: Vec<_> = bound.filter(|t| !flow.copied.iter().any(|(oid, _)| *oid == t.oid)).collect();
-        tables.sort_by_key(|t| std::cmp::Reverse(t.bytes));
-        let copied_before = flow.copied.len();
-        self.progress.send_modify(|p| {
-            p.phase = Phase::Copying;
-            p.fault = None;
-            p.tables = copied_before + tables.len();
-            p.tables_copied = copied_before;
-        });
-        if !tables.is_empty() {
-            let snapshot = match snapshot {
-                Some(snapshot) => snapshot,
-                None => self.source.snapshot().await?,
-            };
-            for table in tables {
-                self.progress.send_modify(|p| p.table = Some(table.to_string()));
-                let bytes = Arc::new(AtomicU64::new(0));
-                let rows = snapshot.rows(table, Arc::clone(&bytes)).await?;
-                let before = self.progress.borrow().bytes_copied;
-                let load = self.sink.load(table, snapshot.boundary, rows);
-                let copied = watching(load, || {
-                    self.progress.send_modify(|p| p.bytes_copied = before + bytes.load(Ordering::Relaxed));
-                })
-                .await?;
-                self.advanced = true;
-                flow.copied.push((table.oid, snapshot.boundary));
-                self.progress.send_modify(|p| {
-                    p.rows_copied += copied;
-                    p.bytes_copied = before + bytes.load(Ordering::Relaxed);
-                    p.tables_copied += 1;
-                    p.table = None;
-                });
-            }
-        }
-        self.sink.copied().await?;
-        flow.streaming = true;
-        Ok(())
     }
 
     /// The stream: groups to the sink, and what became durable back.
@@ -587,15 +544,4 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
 async fn stopped_for(stop: &mut watch::Receiver<bool>, grace: Duration) {
     stopped(stop).await;
     sleep(grace).await;
-}
-
-/// Drives `work`, looking in on it now and then.
-async fn watching<T>(work: impl Future<Output = T>, mut look: impl FnMut()) -> T {
-    tokio::pin!(work);
-    loop {
-        tokio::select! {
-            done = &mut work => return done,
-            () = sleep(Duration::from_millis(250)) => look(),
-        }
-    }
 }

@@ -93,7 +93,7 @@ mod tests {
                 published: String::new(),
             },
             streaming: true,
-            copied: Vec::new(),
+            tables: Vec::new(),
             checkpoint: end.map(|end| Checkpoint {
                 timeline: 1,
                 commit: CommitLsn(Lsn(end - 5)),

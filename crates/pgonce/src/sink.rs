@@ -3,21 +3,28 @@
 use std::future::Future;
 
 use crate::flow::SourceIdentity;
-pub use crate::flow::{Binding, IdlePoint, StartMode, Stored, StoredFlow};
+pub use crate::flow::{Binding, IdlePoint, StartMode, Stored, StoredFlow, StoredPiece, StoredTable};
 use crate::guarantee::Guarantee;
+use crate::piece::{Format, Piece, TableCopy};
 use crate::position::{Boundary, EndLsn};
-use crate::published::{Published, PublishedTable};
+use crate::published::Published;
 use crate::snapshot::TableRows;
 use crate::stop::{Reason, Stop};
 use crate::transaction::Transaction;
 
 /// Makes whole transactions durable, and says so.
 ///
-/// The order of calls in a session: [`open`](Sink::open); on a first start [`check`](Sink::check),
-/// [`bind`](Sink::bind), [`load`](Sink::load) for each table, [`copied`](Sink::copied); then [`write`](Sink::write),
-/// [`durable`](Sink::durable) and [`persist_idle`](Sink::persist_idle) as the stream demands. After any error the
-/// session is over: the next call is `open`, and nothing of what was handed over before it may be counted on.
+/// The order of calls in a session: [`open`](Sink::open); on a first start [`check`](Sink::check) and
+/// [`bind`](Sink::bind); while tables are to be copied [`plan`](Sink::plan) once, for all of them, then
+/// [`loader`](Sink::loader) for each worker and [`landed`](Sink::landed) behind each [`Loader::load`] that went well;
+/// when every table has been copied [`copied`](Sink::copied), once in the life of a flow; then
+/// [`write`](Sink::write), [`durable`](Sink::durable) and [`persist_idle`](Sink::persist_idle) as the stream demands.
+/// After any error the session is over: the next call is `open`, and nothing of what was handed over before it may be
+/// counted on, except pieces that were loaded.
 pub trait Sink: Send {
+    /// What copies pieces of tables, beside the sink. [`NoLoader`] for a sink that takes no snapshot.
+    type Loader: Loader;
+
     /// What this sink promises about duplicates.
     fn guarantee(&self) -> Guarantee;
 
@@ -52,19 +59,21 @@ pub trait Sink: Send {
     /// Stores what the flow is bound to, before anything is copied or streamed.
     fn bind(&mut self, binding: &Binding) -> impl Future<Output = Result<(), Stop>> + Send;
 
-    /// Copies one table: its rows, and the boundary at which they were read, in one atomic write. Returns the number
-    /// of rows. A sink that takes no snapshot refuses.
-    fn load(
-        &mut self,
-        table: &PublishedTable,
-        boundary: Boundary,
-        rows: TableRows,
-    ) -> impl Future<Output = Result<u64, Stop>> + Send {
-        let (_, _, _) = (table, boundary, rows);
-        async {
-            let what = "this sink takes no initial copy".to_owned();
-            Err(Reason::Unsupported { what, hint: "Start it with `go-forward`.".to_owned() }.into())
-        }
+    /// Stores durably into which pieces tables are cut that are to be copied, before any of them is, and says in which
+    /// format each is to be copied. What is [`Planned`](crate::piece::Standing::Planned) is stored already, what is
+    /// [`Anew`](crate::piece::Standing::Anew) replaces what was, and what was copied of that table is removed in the
+    /// same atomic write. A sink that takes no snapshot refuses.
+    fn plan(&mut self, tables: &[TableCopy]) -> impl Future<Output = Result<Vec<Format>, Stop>> + Send {
+        let _ = tables;
+        async { Err(no_copy()) }
+    }
+
+    /// A loader for the pieces of this session, on a connection of its own. It is not used beyond the session.
+    fn loader(&mut self) -> Result<Self::Loader, Stop>;
+
+    /// A loader has copied a piece: changes to it apply from its boundary on.
+    fn landed(&mut self, table: u32, piece: i32, boundary: Boundary) {
+        let (_, _, _) = (table, piece, boundary);
     }
 
     /// Every table has been copied: from here on the flow streams.
@@ -83,6 +92,35 @@ pub trait Sink: Send {
         let _ = stop;
         async {}
     }
+}
+
+/// Copies pieces of tables, one at a time, beside whatever the sink does.
+pub trait Loader: Send + 'static {
+    /// Copies one piece: its rows, and the boundary at which they were read, in one atomic write, and only if the sink's
+    /// session still holds the flow. Returns the number of rows. After an error the loader is not used again.
+    fn load(
+        &mut self,
+        table: &TableCopy,
+        piece: &Piece,
+        boundary: Boundary,
+        rows: TableRows,
+    ) -> impl Future<Output = Result<u64, Stop>> + Send;
+}
+
+/// The loader of a sink that takes no snapshot. There is none.
+#[derive(Debug)]
+pub enum NoLoader {}
+
+impl Loader for NoLoader {
+    async fn load(&mut self, _: &TableCopy, _: &Piece, _: Boundary, _: TableRows) -> Result<u64, Stop> {
+        Err(no_copy())
+    }
+}
+
+/// The refusal of a sink that takes no snapshot.
+pub fn no_copy() -> Stop {
+    let what = "this sink takes no initial copy".to_owned();
+    Reason::Unsupported { what, hint: "Start it with `go-forward`.".to_owned() }.into()
 }
 
 /// What a write achieved.

@@ -6,13 +6,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
+use tokio_postgres::Client;
 
 use crate::connect::{ConnectionSettings, SqlConnection, connect_sql};
 use crate::ident::{quote_ident, quote_literal, quote_qualified};
+use crate::piece::{Extent, Format};
 use crate::position::Boundary;
 use crate::published::PublishedTable;
+use crate::row_count::RowCounter;
 use crate::sql_error::stop_from_sql;
 use crate::stop::{Reason, ServerFault, Side, Stop};
 
@@ -43,35 +46,82 @@ impl Snapshot {
         Snapshot { boundary, name, settings, _exporter: exporter }
     }
 
-    /// The rows of a table, in COPY's text format, as of the snapshot. `bytes` counts what has passed.
-    pub async fn rows(&self, table: &PublishedTable, bytes: Arc<AtomicU64>) -> Result<TableRows, Stop> {
+    /// A connection that reads as of the snapshot, and goes on doing so when the snapshot is dropped.
+    pub async fn reader(&self) -> Result<SnapshotReader, Stop> {
         let connection = connect_sql(&self.settings, "snapshot").await.map_err(|e| e.into_stop(Side::Source))?;
-        let begin = format!(
-            "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {}",
-            quote_literal(&self.name)
-        );
-        let failed = |e| stop_from_sql(Side::Source, &e);
-        connection.client.batch_execute(&begin).await.map_err(failed)?;
-        self.assert_not_rewritten(&connection.client, table).await?;
-        let stream = connection.client.copy_out(&copy_out_statement(table)).await;
-        let stream = stream.map_err(|e| not_readable(table, e))?;
-        Ok(TableRows { stream: Box::pin(stream), bytes, count: 0, _connection: connection })
+        let begin = "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY";
+        connection.client.batch_execute(begin).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+        let import = format!("SET TRANSACTION SNAPSHOT {}; SAVEPOINT piece", quote_literal(&self.name));
+        connection.client.batch_execute(&import).await.map_err(|e| match e.as_db_error() {
+            // The session that exported it has ended.
+            Some(db) if matches!(db.code().code(), "22023" | "42704") => {
+                let what = "the snapshot is gone with the connection that exported it".to_owned();
+                Reason::Connection { side: Side::Source, what }.into()
+            }
+            _ => stop_from_sql(Side::Source, &e),
+        })?;
+        Ok(SnapshotReader { connection: Arc::new(connection) })
     }
 }
 
-impl Snapshot {
-    /// Locks the table against being rewritten for as long as it is copied, and refuses one that was rewritten since
-    /// the snapshot was taken: an older snapshot sees such a table as empty. The next attempt takes a new snapshot.
-    async fn assert_not_rewritten(&self, client: &tokio_postgres::Client, table: &PublishedTable) -> Result<(), Stop> {
+/// A connection that reads as of a [`Snapshot`], one piece after the other.
+#[derive(Debug)]
+pub struct SnapshotReader {
+    connection: Arc<SqlConnection>,
+}
+
+impl SnapshotReader {
+    /// The connection. What is locked through it is let go with the next piece.
+    pub(crate) fn client(&self) -> &Client {
+        &self.connection.client
+    }
+
+    /// Lets go of what the piece before has locked.
+    pub(crate) async fn release(&self) -> Result<(), Stop> {
+        let released = self.client().batch_execute("ROLLBACK TO SAVEPOINT piece").await;
+        released.map_err(|e| stop_from_sql(Side::Source, &e))
+    }
+
+    /// The rows of a piece of a table, as of the snapshot. `passed` counts what has passed.
+    pub async fn rows(
+        &mut self,
+        table: &PublishedTable,
+        extent: &Extent,
+        format: Format,
+        passed: Arc<Passed>,
+    ) -> Result<TableRows, Stop> {
+        self.release().await?;
+        self.assert_not_rewritten(table).await?;
+        // A range of the key is meant for the key's index, whatever the statistics say: read as a whole once for each
+        // of its ranges, a large table would never be done.
+        let scan = if matches!(extent, Extent::Key { .. }) { "off" } else { "on" };
+        let scan = self.client().batch_execute(&format!("SET LOCAL enable_seqscan = {scan}")).await;
+        scan.map_err(|e| stop_from_sql(Side::Source, &e))?;
+        let stream = self.client().copy_out(&copy_out_statement(table, extent, format)).await;
+        let stream = stream.map_err(|e| not_readable(table, e))?;
+        Ok(TableRows {
+            stream: Box::pin(stream.fuse()),
+            passed,
+            format,
+            counter: RowCounter::new(format),
+            gathered: BytesMut::new(),
+            connection: Arc::clone(&self.connection),
+        })
+    }
+
+    /// Locks the table against being rewritten for as long as a piece is copied, and refuses one that was rewritten
+    /// since the snapshot was taken: an older snapshot sees such a table as empty. The next attempt takes a new
+    /// snapshot.
+    async fn assert_not_rewritten(&self, table: &PublishedTable) -> Result<(), Stop> {
         let name = quote_qualified(&table.schema, &table.name);
-        let lock = client.batch_execute(&format!("LOCK TABLE {name} IN ACCESS SHARE MODE")).await;
+        let lock = self.client().batch_execute(&format!("LOCK TABLE {name} IN ACCESS SHARE MODE")).await;
         lock.map_err(|e| not_readable(table, e))?;
         // The catalog is read as of the snapshot; the function looks at what is there now.
         let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = $1 OR c.oid IN \
                (SELECT t.relid FROM pg_catalog.pg_partition_tree($1::oid::regclass) t) \
              HAVING pg_catalog.bool_or(c.relfilenode <> 0 \
                AND pg_catalog.pg_relation_filenode(c.oid) IS DISTINCT FROM c.relfilenode))";
-        let row = client.query_one(sql, &[&table.oid]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+        let row = self.client().query_one(sql, &[&table.oid]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
         if row.get(0) {
             let fault = ServerFault {
                 sqlstate: "40001".to_owned(),
@@ -100,44 +150,86 @@ fn not_readable(table: &PublishedTable, error: tokio_postgres::Error) -> Stop {
     }
 }
 
-fn copy_out_statement(table: &PublishedTable) -> String {
+fn copy_out_statement(table: &PublishedTable, extent: &Extent, format: Format) -> String {
     let columns: Vec<String> = table.columns.iter().map(|c| quote_ident(c)).collect();
     let only = if table.partitioned { "" } else { "ONLY " };
-    let filter = table.row_filter.as_ref().map_or(String::new(), |filter| format!(" WHERE {filter}"));
+    let filter = table.row_filter.as_ref().map(|filter| format!("({filter})"));
+    let piece = match extent {
+        Extent::Key { column, .. } => extent.condition(column),
+        _ => extent.condition(""),
+    };
+    let conditions: Vec<String> = filter.into_iter().chain(piece).collect();
+    let conditions = if conditions.is_empty() { String::new() } else { format!(" WHERE {}", conditions.join(" AND ")) };
+    let format = if format == Format::Binary { " (FORMAT binary)" } else { "" };
     format!(
-        "COPY (SELECT {} FROM {only}{}.{}{filter}) TO STDOUT",
+        "COPY (SELECT {} FROM {only}{}{conditions}) TO STDOUT{format}",
         columns.join(", "),
-        quote_ident(&table.schema),
-        quote_ident(&table.name),
+        quote_qualified(&table.schema, &table.name),
     )
 }
 
-/// The rows of one table on their way: COPY data in text format, in pieces that need not end with a row.
-pub struct TableRows {
-    stream: Pin<Box<dyn Stream<Item = Result<Bytes, tokio_postgres::Error>> + Send>>,
-    bytes: Arc<AtomicU64>,
-    count: u64,
-    _connection: SqlConnection,
+/// What has passed of a piece on its way, for whoever watches.
+#[derive(Debug, Default)]
+pub struct Passed {
+    /// Rows.
+    pub rows: AtomicU64,
+    /// Bytes of COPY data.
+    pub bytes: AtomicU64,
 }
 
+/// The rows of one piece of a table on their way: COPY data, in chunks that need not end with a row.
+pub struct TableRows {
+    stream: Pin<Box<dyn Stream<Item = Result<Bytes, tokio_postgres::Error>> + Send>>,
+    passed: Arc<Passed>,
+    format: Format,
+    counter: RowCounter,
+    /// Short messages, put together.
+    gathered: BytesMut,
+    connection: Arc<SqlConnection>,
+}
+
+/// A server sends each row in a message of its own: so many bytes go on together.
+const CHUNK_BYTES: usize = 64 << 10;
+
 impl TableRows {
-    /// The next piece, or `None` behind the last one.
+    /// The next chunk, or `None` behind the last one.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Stop> {
-        let piece = self.stream.next().await.transpose().map_err(|e| stop_from_sql(Side::Source, &e))?;
-        self.bytes.fetch_add(piece.as_ref().map_or(0, |p| p.len() as u64), Ordering::Relaxed);
-        // Each row ends with a newline; those within values are escaped.
-        self.count += piece.as_ref().map_or(0, |p| p.iter().filter(|byte| **byte == b'\n').count() as u64);
-        Ok(piece)
+        loop {
+            let message = self.stream.next().await.transpose().map_err(|e| stop_from_sql(Side::Source, &e))?;
+            let Some(message) = message else {
+                let last = self.gathered.split().freeze();
+                return Ok((!last.is_empty()).then_some(last));
+            };
+            let before = self.counter.rows();
+            self.counter.pass(&message);
+            self.passed.bytes.fetch_add(message.len() as u64, Ordering::Relaxed);
+            self.passed.rows.fetch_add(self.counter.rows() - before, Ordering::Relaxed);
+            if self.gathered.is_empty() {
+                if message.len() >= CHUNK_BYTES {
+                    return Ok(Some(message));
+                }
+                self.gathered.reserve(2 * CHUNK_BYTES);
+            }
+            self.gathered.extend_from_slice(&message);
+            if self.gathered.len() >= CHUNK_BYTES {
+                return Ok(Some(self.gathered.split().freeze()));
+            }
+        }
+    }
+
+    /// The format of the data.
+    pub fn format(&self) -> Format {
+        self.format
     }
 
     /// How many rows have passed.
     pub fn count(&self) -> u64 {
-        self.count
+        self.counter.rows()
     }
 }
 
 impl fmt::Debug for TableRows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TableRows")
+        f.debug_struct("TableRows").field("connection", &self.connection.endpoint()).finish_non_exhaustive()
     }
 }

@@ -1,5 +1,6 @@
 //! `pgonce run`: one flow, from its slot to its target, until it is told to stop.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -63,6 +64,10 @@ async fn run(config: FlowConfig, until: Option<Until>, spill: PathBuf, output: O
     introduce(&config, &sink.guarantee().to_string(), output);
     let mut options = PipelineOptions::new(config.start);
     options.until = until;
+    options.jobs = NonZeroUsize::new(config.jobs).unwrap_or(NonZeroUsize::MIN);
+    if let Some(bytes) = piece_bytes() {
+        options.piece_bytes = bytes;
+    }
     let mut pipeline = Pipeline::new(source, sink, options);
     let progress = pipeline.progress();
     let (tell, told) = watch::channel(false);
@@ -77,6 +82,13 @@ async fn run(config: FlowConfig, until: Option<Until>, spill: PathBuf, output: O
     display.finish(&last);
     conclude(ended?, &last, output);
     Ok(())
+}
+
+/// An environment variable for tests: tables that are larger than so many bytes are copied in pieces of that size.
+const PIECE_BYTES: &str = "PGONCE_PIECE_BYTES";
+
+fn piece_bytes() -> Option<u64> {
+    std::env::var(PIECE_BYTES).ok()?.parse().ok()
 }
 
 fn slot_settings(config: &FlowConfig, spill: PathBuf) -> SlotSettings {

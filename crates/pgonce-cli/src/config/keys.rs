@@ -164,7 +164,8 @@ pub static KEYS: &[Key] = &[
         value: "N",
         kind: Kind::Count,
         default: "4",
-        help: "How many tables may be copied at a time, at most. So far one is, whatever this says",
+        help: "How many tables, or ranges of large tables, are copied at a time, at most. Each takes a connection to \
+               either database",
     },
     Key {
         path: "data_dir",

@@ -36,7 +36,7 @@ pub struct FlowConfig {
     pub target: TargetConfig,
     /// What an empty checkpoint means.
     pub start: StartMode,
-    /// How many tables may be copied at a time.
+    /// How many pieces of tables may be copied at a time.
     pub jobs: usize,
     /// Directory of the lock and of spilled transactions.
     pub data_dir: PathBuf,

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use pgonce::connect::{ConnectionSettings, Environment};
 use pgonce::guarantee::Guarantee;
 use pgonce::pgoutput::{Column, OldTuple, Tuple};
+use pgonce::piece::{Format, Piece, Standing, TableCopy};
 use pgonce::pipeline::{Finished, Pipeline, PipelineOptions, Progress, Until};
 use pgonce::position::{Boundary, Checkpoint, CommitLsn, EndLsn, Lsn};
-use pgonce::published::PublishedTable;
-use pgonce::sink::{Binding, IdlePoint, Sink, StartMode, Stored, StoredFlow, Written};
+use pgonce::sink::{Binding, IdlePoint, Loader, Sink, StartMode, Stored, StoredFlow, StoredTable, Written};
 use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::snapshot::TableRows;
 use pgonce::source::SourceIdentity;
@@ -79,7 +79,32 @@ impl MemorySink {
     }
 }
 
+impl Loader for MemorySink {
+    async fn load(
+        &mut self,
+        table: &TableCopy,
+        piece: &Piece,
+        boundary: Boundary,
+        mut rows: TableRows,
+    ) -> Result<u64, Stop> {
+        let mut data = Vec::new();
+        while let Some(chunk) = rows.next().await? {
+            data.extend_from_slice(&chunk);
+        }
+        let text = String::from_utf8(data).expect("text COPY in UTF-8");
+        let count = text.lines().count() as u64;
+        let mut memory = self.memory.lock().unwrap();
+        memory.copied.push((table.table.to_string(), text));
+        let tables = &mut memory.flow.as_mut().expect("bound").tables;
+        let stored = tables.iter_mut().find(|t| t.oid == table.table.oid).expect("planned");
+        stored.pieces.iter_mut().find(|p| p.number == piece.number).expect("planned").boundary = Some(boundary);
+        Ok(count)
+    }
+}
+
 impl Sink for MemorySink {
+    type Loader = MemorySink;
+
     fn guarantee(&self) -> Guarantee {
         Guarantee::EffectOnce
     }
@@ -136,24 +161,26 @@ impl Sink for MemorySink {
         self.memory.lock().unwrap().flow = Some(StoredFlow {
             binding: binding.clone(),
             streaming: binding.start == StartMode::GoForward,
-            copied: Vec::new(),
+            tables: Vec::new(),
             checkpoint: None,
             idle: IdlePoint { boundary: binding.boundary, timeline: binding.timeline },
         });
         Ok(())
     }
 
-    async fn load(&mut self, table: &PublishedTable, boundary: Boundary, mut rows: TableRows) -> Result<u64, Stop> {
-        let mut data = Vec::new();
-        while let Some(piece) = rows.next().await? {
-            data.extend_from_slice(&piece);
-        }
-        let text = String::from_utf8(data).expect("text COPY in UTF-8");
-        let count = text.lines().count() as u64;
+    async fn plan(&mut self, tables: &[TableCopy]) -> Result<Vec<Format>, Stop> {
         let mut memory = self.memory.lock().unwrap();
-        memory.copied.push((table.to_string(), text));
-        memory.flow.as_mut().expect("bound").copied.push((table.oid, boundary));
-        Ok(count)
+        let flow = memory.flow.as_mut().expect("bound");
+        for plan in tables.iter().filter(|plan| plan.standing != Standing::Planned) {
+            assert_eq!(plan.standing, Standing::New);
+            let pieces = plan.stored_pieces();
+            flow.tables.push(StoredTable { oid: plan.table.oid, together: false, pieces });
+        }
+        Ok(vec![Format::Text; tables.len()])
+    }
+
+    fn loader(&mut self) -> Result<MemorySink, Stop> {
+        Ok(self.clone())
     }
 
     async fn copied(&mut self) -> Result<(), Stop> {

@@ -1,0 +1,71 @@
+-- What pgonce keeps on the target. Created by pgonce itself where its role may; an admin can run it instead, and then
+-- grant:
+--   GRANT USAGE ON SCHEMA pgonce TO <role>;
+--   GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgonce TO <role>;
+CREATE SCHEMA IF NOT EXISTS pgonce;
+
+CREATE TABLE IF NOT EXISTS pgonce.meta (version int NOT NULL);
+COMMENT ON TABLE pgonce.meta IS 'pgonce: the version of this schema; one row';
+INSERT INTO pgonce.meta SELECT 1 WHERE NOT EXISTS (SELECT FROM pgonce.meta);
+
+CREATE TABLE IF NOT EXISTS pgonce.flow (
+    name text PRIMARY KEY,
+    -- The source that the flow is bound to.
+    system_identifier text NOT NULL,
+    database text NOT NULL,
+    slot text NOT NULL,
+    -- What it began with: null until the flow is bound.
+    start_mode text CHECK (start_mode IN ('snapshot', 'go-forward')),
+    published text,
+    boundary pg_lsn,
+    timeline bigint,
+    -- The checkpoint: the last applied transaction.
+    commit_lsn pg_lsn,
+    end_lsn pg_lsn,
+    checkpoint_timeline bigint,
+    commit_time timestamptz,
+    -- The last position of an idle source.
+    idle_lsn pg_lsn,
+    idle_timeline bigint,
+    idle_at timestamptz,
+    phase text NOT NULL DEFAULT 'new' CHECK (phase IN ('new', 'copying', 'streaming')),
+    -- The fence: a writer of an older epoch cannot commit.
+    epoch bigint NOT NULL DEFAULT 0,
+    holder text,
+    -- Why it stopped.
+    stop_code text,
+    stop_text text,
+    stop_hint text,
+    stop_at timestamptz,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    CHECK ((commit_lsn IS NULL) = (end_lsn IS NULL) AND (commit_lsn IS NULL) = (checkpoint_timeline IS NULL)),
+    CHECK (commit_lsn < end_lsn),
+    CHECK (phase = 'new' OR (start_mode, published, boundary, timeline, idle_lsn, idle_timeline) IS NOT NULL)
+);
+COMMENT ON TABLE pgonce.flow IS 'pgonce: identity, checkpoint and fence of each flow that writes here';
+
+CREATE TABLE IF NOT EXISTS pgonce.applied (
+    flow text NOT NULL,
+    commit_lsn pg_lsn NOT NULL,
+    xid bigint NOT NULL,
+    changes bigint NOT NULL,
+    digest text NOT NULL,
+    predecessor pg_lsn,
+    applied_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (flow, commit_lsn)
+);
+COMMENT ON TABLE pgonce.applied IS
+    'pgonce: the applied transactions, one row each; pruned behind the checkpoint by age';
+
+CREATE TABLE IF NOT EXISTS pgonce.snapshot (
+    flow text NOT NULL,
+    table_oid oid NOT NULL,
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    boundary pg_lsn NOT NULL,
+    rows bigint NOT NULL,
+    copied_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (flow, table_oid)
+);
+COMMENT ON TABLE pgonce.snapshot IS 'pgonce: the tables that were copied, and the point at which each was read';
