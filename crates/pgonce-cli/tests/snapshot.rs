@@ -20,7 +20,10 @@ async fn fill(source: &Client) {
 
 const SLOW: Option<u64> = Some(400_000);
 
-const COPIED: &str = "SELECT count(*) FROM pgonce.snapshot";
+/// Slow enough that a busy machine looks at it in time.
+const SLOWER: Option<u64> = Some(120_000);
+
+const COPIED: &str = "SELECT count(*) FROM pgonce.snapshot WHERE boundary IS NOT NULL";
 
 /// How many tables are in the middle of their copy.
 const COPYING: &str = "SELECT count(*) FROM pg_stat_progress_copy WHERE tuples_processed > 0";
@@ -64,9 +67,11 @@ async fn a7_kills_during_a_slow_copy_lose_nothing_and_copy_nothing_twice() {
         fill(&flow.source_client().await).await;
         let proxy = Proxy::to(&flow.target).await.unwrap();
         flow.target_url = proxy.url("postgres");
-        proxy.throttle(Direction::ToServer, SLOW);
+        proxy.throttle(Direction::ToServer, SLOWER);
         let target = flow.target_client().await;
         let load = Workload::new(7).connections(2).pause(Duration::from_millis(20)).start(&flow.source_url);
+        // One table after the other.
+        flow.arguments = vec!["--jobs".to_owned(), "1".to_owned()];
         let mut kills = KillCount::at_least(2);
 
         // In the first table.
@@ -217,7 +222,7 @@ async fn f4_crashes_of_both_servers_during_the_copy_heal_while_the_flow_runs() {
         fill(&flow.source_client().await).await;
         let proxy = Proxy::to(&flow.target).await.unwrap();
         flow.target_url = proxy.url("postgres");
-        proxy.throttle(Direction::ToServer, SLOW);
+        proxy.throttle(Direction::ToServer, SLOWER);
         let load = Workload::new(4).connections(2).pause(Duration::from_millis(20)).start(&flow.source_url);
         let mut kills = KillCount::at_least(4);
         let mut run = flow.start(&[]);

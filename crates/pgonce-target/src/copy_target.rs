@@ -159,7 +159,7 @@ impl CopyTarget {
     /// Binary where both sides have the same types, and their binary form is the same in all versions.
     pub(crate) fn format(&self, table: &PublishedTable, types: &[ColumnType]) -> Format {
         let alike = |(name, source): (&String, &ColumnType)| {
-            self.column(name).is_some_and(|target| target.column_type == *source && has_stable_binary_form(source))
+            self.column(name).is_some_and(|target| go_in_binary(source, &target.column_type))
         };
         match types.len() == table.columns.len() && table.columns.iter().zip(types).all(alike) {
             true => Format::Binary,
@@ -168,9 +168,13 @@ impl CopyTarget {
     }
 }
 
-fn has_stable_binary_form(column_type: &ColumnType) -> bool {
-    // An enum goes by its label.
-    column_type.labels.is_some() || STABLE.contains(&column_type.oid)
+fn go_in_binary(source: &ColumnType, target: &ColumnType) -> bool {
+    match (&source.labels, &target.labels) {
+        // An enum goes by its label, and its OID is another one on each server.
+        (Some(source), Some(target)) => source == target,
+        (None, None) => source.oid == target.oid && STABLE.contains(&source.oid),
+        _ => false,
+    }
 }
 
 /// Built-in types whose binary form is the same from 14 to 18, and their arrays. Not `money`, which depends on a

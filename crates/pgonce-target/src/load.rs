@@ -99,6 +99,10 @@ pub(crate) async fn plan(session: &Session, tables: &[TableCopy]) -> Result<Plan
         let ranges: Vec<(u32, &str)> =
             fresh.iter().filter_map(|(plan, target)| Some((target.oid, plan.key_column()?))).collect();
         let together = copy_target::hold_together(client, &ranges).await.map_err(sql_stop)?;
+        let new = fresh.iter().filter(|(plan, _)| plan.standing == Standing::New);
+        let new: Vec<&str> = new.map(|(_, target)| target.quoted.as_str()).collect();
+        // Before its lock is waited for.
+        unclaimed(client, &session.flow, &new).await?;
         client.batch_execute(BEGIN).await.map_err(sql_stop)?;
         for (plan, target) in &fresh {
             match plan.standing {
@@ -126,22 +130,23 @@ async fn claim(session: &Session, target: &CopyTarget) -> Result<(), Stop> {
 
 /// Refuses a table that holds rows, or into which another flow copies.
 async fn vacant(client: &Client, flow: &str, target: &CopyTarget) -> Result<(), Stop> {
-    let sql = format!(
-        "SELECT EXISTS (SELECT FROM {}{}), (SELECT min(flow) FROM pgonce.snapshot \
-           WHERE target = $1 AND flow <> $2 AND boundary IS NULL AND kind <> 'whole')",
-        target.only, target.quoted
-    );
-    let row = client.query_one(&sql, &[&target.quoted, &flow]).await.map_err(|e| ledger_stop(flow, e))?;
-    let (filled, other): (bool, Option<String>) = (row.get(0), row.get(1));
-    if let Some(other) = other {
-        let what = format!("flow {other} is copying into table {} and has not finished", target.quoted);
-        let hint = format!("Let it finish; if it is not wanted any more: `pgonce reset --flow {other} --yes`.");
-        return Err(Reason::TargetNotReady { what, hint }.into());
+    unclaimed(client, flow, &[&target.quoted]).await?;
+    match copy_target::occupied(client, &[target]).await.map_err(sql_stop)?.is_empty() {
+        true => Ok(()),
+        false => Err(Reason::TargetNotEmpty { tables: vec![target.quoted.clone()] }.into()),
     }
-    match filled {
-        true => Err(Reason::TargetNotEmpty { tables: vec![target.quoted.clone()] }.into()),
-        false => Ok(()),
-    }
+}
+
+/// Refuses tables into which another flow copies piece by piece: they may be empty still.
+async fn unclaimed(client: &Client, flow: &str, targets: &[&str]) -> Result<(), Stop> {
+    let sql = "SELECT flow, target FROM pgonce.snapshot \
+               WHERE target = ANY ($1) AND flow <> $2 AND boundary IS NULL AND kind <> 'whole' LIMIT 1";
+    let claimed = client.query_opt(sql, &[&targets, &flow]).await.map_err(|e| ledger_stop(flow, e))?;
+    let Some(row) = claimed else { return Ok(()) };
+    let (other, target): (String, String) = (row.get(0), row.get(1));
+    let what = format!("flow {other} is copying into table {target} and has not finished");
+    let hint = format!("Let it finish; if it is not wanted any more: `pgonce reset --flow {other} --yes`.");
+    Err(Reason::TargetNotReady { what, hint }.into())
 }
 
 /// Removes what was copied into a table, at once where that may be done.

@@ -102,7 +102,7 @@ impl SnapshotReader {
         let stream = self.client().copy_out(&copy_out_statement(table, extent, format)).await;
         let stream = stream.map_err(|e| not_readable(table, e))?;
         Ok(TableRows {
-            stream: Box::pin(stream),
+            stream: Box::pin(stream.fuse()),
             table: table.to_string(),
             long_names,
             passed,

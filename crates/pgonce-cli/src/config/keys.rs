@@ -235,8 +235,8 @@ pub static KEYS: &[Key] = &[
         kind: Kind::Count(1000),
         default: Fallback::Value("4"),
         example: "8",
-        help: "How many tables may be copied at a time, at most. So far one is, whatever this says",
-        more: "",
+        help: "How many tables, or ranges of large tables, are copied at a time, at most",
+        more: "Each takes a connection to either database.",
     },
     Key {
         path: "data_dir",

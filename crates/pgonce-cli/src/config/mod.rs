@@ -43,7 +43,7 @@ pub struct FlowConfig {
     pub start: StartMode,
     /// Whether the target's schema is created, and how.
     pub copy_schema: Option<SchemaConfig>,
-    /// How many tables may be copied at a time.
+    /// How many pieces of tables may be copied at a time.
     pub jobs: usize,
     /// Directory of the lock and of spilled transactions.
     pub data_dir: PathBuf,

@@ -241,6 +241,11 @@ impl Running {
         assert_eq!(status.code(), Some(0));
     }
 
+    /// Kills it with SIGKILL.
+    pub fn kill(mut self) -> kill::Killed {
+        kill::sigkill(&mut self.0).unwrap()
+    }
+
     /// Waits until it ends by itself, and returns its exit status.
     pub async fn ended(mut self) -> Option<i32> {
         tokio::task::spawn_blocking(move || self.0.wait().unwrap().code()).await.unwrap()
