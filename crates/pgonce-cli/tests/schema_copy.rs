@@ -133,7 +133,8 @@ async fn nobody_waits(case: &Case) {
 }
 
 const TABLES: &str = "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-    WHERE n.nspname NOT IN ('pgonce', 'hold', 'pg_catalog', 'information_schema', 'pg_toast') AND relkind IN ('r', 'i')";
+    WHERE n.nspname NOT IN ('pgonce', 'hold', 'pg_catalog', 'information_schema', 'pg_toast') \
+    AND relkind IN ('r', 'i')";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_before_during_and_after_the_rows_it_goes_on_and_makes_nothing_twice() {
@@ -390,9 +391,13 @@ async fn an_older_source_goes_to_a_newer_target_and_a_newer_pg_dump_to_an_older_
         flow.assert_same(sql).await;
     }
     assert_eq!(number(&flow.target_client().await, NOT_VALID).await, 0);
-    flow.assert_same("SELECT indexrelid::regclass::text FROM pg_index WHERE indexrelid >= 16384 \
-                      AND indrelid::regclass::text NOT LIKE 'pgonce.%' AND indrelid::regclass::text NOT LIKE 'pg_toast%' \
-                      ORDER BY indexrelid::regclass::text COLLATE \"C\"").await;
+    flow.assert_same(
+        "SELECT indexrelid::regclass::text FROM pg_index WHERE indexrelid >= 16384 \
+                      AND indrelid::regclass::text NOT LIKE 'pgonce.%' \
+                      AND indrelid::regclass::text NOT LIKE 'pg_toast%' \
+                      ORDER BY indexrelid::regclass::text COLLATE \"C\"",
+    )
+    .await;
 }
 
 async fn listed(case: &Case) -> Vec<(String, String)> {

@@ -52,7 +52,8 @@ async fn assert_no_leftovers(flow: &Flow) {
         (SELECT oid FROM pg_namespace WHERE nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast'))
         ORDER BY 1";
     let made = Flow::rows(&target, made).await;
-    let expected = ["(applied)", "(flow)", "(meta)", "(snapshot)", "(witness_log)", "(witness_mirror)"];
+    let expected =
+        ["(applied)", "(flow)", "(meta)", "(schema_copy)", "(snapshot)", "(witness_log)", "(witness_mirror)"];
     assert_eq!(made, expected, "no staging table is left");
     let spill = flow.data_dir().join("spill");
     let spilled = std::fs::read_dir(&spill).unwrap().map(|e| e.unwrap().path()).collect::<Vec<_>>();

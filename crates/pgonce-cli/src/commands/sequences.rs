@@ -184,10 +184,11 @@ fn object(sequence: &Sequence, config: &FlowConfig) -> Value {
         .owner
         .as_ref()
         .map(|(schema, table, column)| json!({"schema": schema, "table": table, "column": column}));
+    let difference = sequence.difference().and_then(|steps| i64::try_from(steps).ok());
     let remedy = Some(remedy(sequence, config)).filter(|remedy| !remedy.is_empty());
     json!({
         "schema": sequence.schema, "name": sequence.name, "owned_by": owner, "increment": sequence.increment,
         "on_target": sequence.there, "source": position(sequence.source), "target": position(sequence.target),
-        "standing": sequence.standing.word(), "difference": sequence.difference().and_then(|n| i64::try_from(n).ok()), "hint": remedy,
+        "standing": sequence.standing.word(), "difference": difference, "hint": remedy,
     })
 }

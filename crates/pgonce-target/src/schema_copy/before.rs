@@ -75,7 +75,8 @@ pub(super) fn read(dump: &str) -> Result<Vec<Entry>, Stop> {
 /// Whether the tables are there already. Some of them, and others not, are somebody else's business.
 async fn all_or_nothing(client: &Client, published: &Published) -> Result<bool, Stop> {
     let sql = "SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text FROM pg_catalog.pg_class AS c \
-               JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')";
+               JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+               WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f')";
     let rows = client.query(sql, &[]).await.map_err(sql_stop)?;
     let mut found: BTreeSet<(String, String)> = BTreeSet::new();
     for row in &rows {
@@ -99,7 +100,8 @@ async fn all_or_nothing(client: &Client, published: &Published) -> Result<bool, 
         names(&missing)
     );
     let hint = format!(
-        "If those that are there may go, on the target: DROP TABLE {}; then `pgonce run` creates all of them. Or create \
+        "If those that are there may go, on the target: DROP TABLE {}; then `pgonce run` creates all of them. Or \
+         create \
          the others yourself and leave copy_schema out.",
         names(&there)
     );

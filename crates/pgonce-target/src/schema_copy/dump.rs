@@ -116,7 +116,8 @@ fn refused(source: &ConnectionSettings, said: &str, status: String) -> Stop {
             pgonce::ident::quote_ident(&source.user)
         )
     } else {
-        "Try it by hand: pg_dump --schema-only \"$SOURCE_URL\". Or create the schema yourself and leave copy_schema out."
+        "Try it by hand: pg_dump --schema-only \"$SOURCE_URL\". Or create the schema yourself and leave copy_schema \
+         out."
             .to_owned()
     };
     Reason::SourceNotReady { what: format!("pg_dump cannot dump the schema: {said}"), hint }.into()

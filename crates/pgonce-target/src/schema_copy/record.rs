@@ -18,7 +18,8 @@ pub(super) async fn ensure(client: &Client, flow: &str, user: &str) -> Result<()
         Ok(()) => Ok(()),
         Err(error) if error.code().is_some_and(|code| code.code() == "42501") => {
             let hint = format!(
-                "As an administrator, on the target: {} GRANT SELECT, INSERT, UPDATE, DELETE ON pgonce.schema_copy TO {};",
+                "As an administrator, on the target: {} GRANT SELECT, INSERT, UPDATE, DELETE ON pgonce.schema_copy \
+                 TO {};",
                 ENSURE.trim().replace('\n', " "),
                 quote_ident(user)
             );
