@@ -245,7 +245,8 @@ fn unsendable(table: &str, row: u64, error: &tokio_postgres::Error) -> Stop {
     match error.code().map(|code| code.code()) {
         Some(state) if is_encoding(state) => Reason::SourceNotReady {
             what: format!(
-                "table {table} has a value that cannot be sent as UTF8, in row {row} of the copy: SQLSTATE {state} ({})",
+                "table {table} has a value that cannot be sent as UTF8, in row {row} of the copy: \
+                 SQLSTATE {state} ({})",
                 condition(state)
             ),
             hint: format!("{SOURCE_ENCODING} Then `pgonce run` copies the table."),

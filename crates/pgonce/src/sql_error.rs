@@ -67,8 +67,8 @@ pub fn is_encoding(sqlstate: &str) -> bool {
 }
 
 /// What to do about a character that the target's encoding lacks.
-pub const TARGET_ENCODING: &str = "The target database's encoding lacks a character (SHOW server_encoding; tells it, on \
-     both sides). A target database made with ENCODING 'UTF8' takes every character, and a new flow copies into it. \
+pub const TARGET_ENCODING: &str = "The target database's encoding lacks a character (SHOW server_encoding; tells it, \
+     on both sides). A target database made with ENCODING 'UTF8' takes every character, and a new flow copies into it. \
      To change the character on the source instead is enough before its row is copied, and not for a transaction that \
      has committed.";
 

@@ -72,16 +72,11 @@ pub struct Edges {
     pub values: Vec<String>,
 }
 
-/// Pairs of majors: each with itself, and the first and the last one in both directions.
-pub fn pairs() -> Vec<(u32, u32)> {
+/// The first and the last of the majors, in both directions.
+pub fn across() -> [(u32, u32); 2] {
     let majors = majors().unwrap();
-    let mut pairs: Vec<(u32, u32)> = majors.iter().map(|major| (*major, *major)).collect();
-    if let (Some(first), Some(last)) = (majors.first(), majors.last())
-        && first != last
-    {
-        pairs.extend([(*first, *last), (*last, *first)]);
-    }
-    pairs
+    let (first, last) = (majors[0], majors[majors.len() - 1]);
+    [(first, last), (last, first)]
 }
 
 /// Makes the types on both sides of a case, so that they have other OIDs, and the extensions in other schemas.

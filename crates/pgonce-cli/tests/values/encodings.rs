@@ -39,8 +39,10 @@ async fn c6_a_source_in_another_encoding_keeps_its_letters_and_its_names() {
                     "CREATE SCHEMA {schema};
                      CREATE TYPE {schema}.\"e {letters}\" AS ENUM ('{letters}', 'b');
                      CREATE TYPE {schema}.\"c {letters}\" AS (\"{letters}\" text);
-                     CREATE TABLE {table} (\"k {letters}\" text PRIMARY KEY, \"{letters}\" text, e {schema}.\"e {letters}\",
-                         l {schema}.\"e {letters}\"[], c {schema}.\"c {letters}\", j json, b jsonb, v varchar(6), n name,
+                     CREATE TABLE {table} (\"k {letters}\" text PRIMARY KEY, \"{letters}\" text,
+                         e {schema}.\"e {letters}\",
+                         l {schema}.\"e {letters}\"[], c {schema}.\"c {letters}\", j json, b jsonb,
+                         v varchar(6), n name,
                          x char(8), h text[]);
                      CREATE TABLE f (t text, e {schema}.\"e {letters}\"); ALTER TABLE f REPLICA IDENTITY FULL"
                 ))
@@ -94,7 +96,8 @@ async fn c6_a_copy_into_an_encoding_that_lacks_a_character_names_the_row_and_not
         case.both("CREATE TABLE t (id int PRIMARY KEY, price text); CREATE TABLE other (id int PRIMARY KEY)").await;
         case.at_source(
             "INSERT INTO other VALUES (1); INSERT INTO t SELECT i, 'é' FROM generate_series(1, 1999) i;
-             INSERT INTO t VALUES (4711, 'Zq7MARKER €'); INSERT INTO t SELECT i + 8000, 'é' FROM generate_series(1, 2000) i",
+             INSERT INTO t VALUES (4711, 'Zq7MARKER €');
+             INSERT INTO t SELECT i + 8000, 'é' FROM generate_series(1, 2000) i",
         )
         .await;
         case.environment.push(("PGONCE_LOG", "trace"));

@@ -1,8 +1,10 @@
 //! All values of `types.sql`, copied and streamed, in tables of built-in types only (which may be copied in binary
 //! format) and in tables with a type of the user's beside them (which may not).
 
+use pgonce_testkit::majors;
+
 use crate::common::said;
-use crate::edges::{Edges, edges, make_types, pairs, set_defaults};
+use crate::edges::{Edges, across, edges, make_types, set_defaults};
 use crate::pair::Case;
 
 /// Built-in types that no column can be filled with: the server has no input for them, or they exist for its catalog.
@@ -108,47 +110,58 @@ async fn write(case: &Case, suffix: &str, columns: &[String]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c1_to_c7_every_value_arrives_as_it_was_by_copy_and_by_stream() {
-    for (from, to) in pairs() {
-        let case = Case::between(from, to, &format!("every_{from}_{to}")).await;
-        make_types(&case).await;
-        let edges = edges(&case).await;
-        assert_complete(&case, &edges).await;
-        // One commit for all of it.
-        case.both("BEGIN").await;
-        for (n, e) in edges.iter().enumerate() {
-            create(&case, &n.to_string(), &format!("v {}", e.kind)).await;
-            let row = |(i, value)| format!("({i}, 0, ({value})::{})", e.kind);
-            let rows: Vec<String> = e.values.iter().map(String::as_str).chain(["NULL"]).enumerate().map(row).collect();
-            let rows = rows.join(", ");
-            case.at_source(&format!("INSERT INTO b{n} VALUES {rows}; INSERT INTO f{n} VALUES {rows}")).await;
-        }
-        create_wide(&case, &edges).await;
-        case.both("COMMIT").await;
-        set_defaults(&case).await;
-        case.drain().await;
-        compare(&case, &edges, "copied").await;
-        for n in 0..edges.len() {
-            // Some transactions have many tables, and some have one.
-            if n % 20 == 10 {
-                case.at_source("BEGIN").await;
-            }
-            write(&case, &n.to_string(), &["v".to_owned()]).await;
-            if n % 20 == 19 {
-                case.at_source("COMMIT").await;
-            }
-        }
-        case.at_source(if edges.len() % 20 > 10 { "COMMIT" } else { "SELECT" }).await;
-        for suffix in ["_all", "_arrays"] {
-            let columns = "SELECT attname::text FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 2";
-            let columns = case.source.query(columns, &[&format!("b{suffix}")]).await.unwrap();
-            write(&case, suffix, &columns.iter().map(|row| row.get(0)).collect::<Vec<_>>()).await;
-        }
-        case.drain().await;
-        compare(&case, &edges, "streamed").await;
-        // Under each side's own defaults, which the tests' sessions are older than.
-        let verified = case.output(&["verify"]).await;
-        assert_eq!(verified.status.code(), Some(0), "{from} {to}: {}", said(&verified));
+    for major in majors().unwrap() {
+        carry(&Case::new(major, "every").await).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c1_to_c7_every_value_arrives_as_it_was_from_one_version_to_another() {
+    for (from, to) in across() {
+        carry(&Case::between(from, to, &format!("every_{from}_{to}")).await).await;
+    }
+}
+
+/// Copies and streams every value between the two sides of a case.
+async fn carry(case: &Case) {
+    make_types(case).await;
+    let edges = edges(case).await;
+    assert_complete(case, &edges).await;
+    // One commit for all of it.
+    case.both("BEGIN").await;
+    for (n, e) in edges.iter().enumerate() {
+        create(case, &n.to_string(), &format!("v {}", e.kind)).await;
+        let row = |(i, value)| format!("({i}, 0, ({value})::{})", e.kind);
+        let rows: Vec<String> = e.values.iter().map(String::as_str).chain(["NULL"]).enumerate().map(row).collect();
+        let rows = rows.join(", ");
+        case.at_source(&format!("INSERT INTO b{n} VALUES {rows}; INSERT INTO f{n} VALUES {rows}")).await;
+    }
+    create_wide(case, &edges).await;
+    case.both("COMMIT").await;
+    set_defaults(case).await;
+    case.drain().await;
+    compare(case, &edges, "copied").await;
+    for n in 0..edges.len() {
+        // Some transactions have many tables, and some have one.
+        if n % 20 == 10 {
+            case.at_source("BEGIN").await;
+        }
+        write(case, &n.to_string(), &["v".to_owned()]).await;
+        if n % 20 == 19 {
+            case.at_source("COMMIT").await;
+        }
+    }
+    case.at_source(if edges.len() % 20 > 10 { "COMMIT" } else { "SELECT" }).await;
+    for suffix in ["_all", "_arrays"] {
+        let columns = "SELECT attname::text FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 2";
+        let columns = case.source.query(columns, &[&format!("b{suffix}")]).await.unwrap();
+        write(case, suffix, &columns.iter().map(|row| row.get(0)).collect::<Vec<_>>()).await;
+    }
+    case.drain().await;
+    compare(case, &edges, "streamed").await;
+    // Under each side's own defaults, which the tests' sessions are older than.
+    let verified = case.output(&["verify"]).await;
+    assert_eq!(verified.status.code(), Some(0), "{}: {}", case.name, said(&verified));
 }
 
 async fn compare(case: &Case, edges: &[Edges], when: &str) {

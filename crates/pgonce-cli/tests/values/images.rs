@@ -51,7 +51,8 @@ async fn c4_values_that_print_alike_are_found_whatever_their_bits_are() {
         case.at_source(
             "INSERT INTO f SELECT i, n, n, point(n, n), ARRAY[n, 'NaN'], '[1.10,2]'
                  FROM generate_series(1, 6) i, (SELECT 'Infinity'::float8 - 'Infinity'::float8 AS n) s;
-             INSERT INTO g SELECT i, 'NaN', '<?xml version=\"1.0\" encoding=\"UTF-8\"?><a/>' FROM generate_series(1, 4) i",
+             INSERT INTO g SELECT i, 'NaN', '<?xml version=\"1.0\" encoding=\"UTF-8\"?><a/>'
+                 FROM generate_series(1, 4) i",
         )
         .await;
         case.drain().await;

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 /// The parameters that every connection sets at its start, replication included, with their values.
 ///
-/// The text form of a value depends on the first seven: two connections that do not pin them may print one value in two
-/// ways. The two timeouts would end a connection that does what it should. `client_encoding` is set beside them, as
-/// UTF8.
+/// The text form of a value depends on the first seven, and where it names an object on the `search_path`: two
+/// connections that do not pin them may print one value in two ways. The two timeouts would end a connection that does
+/// what it should. `client_encoding` is set beside them, as UTF8.
 pub const PINS: &[(&str, &str)] = &[
     ("DateStyle", "ISO,MDY"),
     ("IntervalStyle", "postgres"),
@@ -14,6 +14,7 @@ pub const PINS: &[(&str, &str)] = &[
     ("extra_float_digits", "3"),
     ("bytea_output", "hex"),
     ("lc_monetary", "C"),
+    ("quote_all_identifiers", "off"),
     ("statement_timeout", "0"),
     ("idle_in_transaction_session_timeout", "0"),
     ("search_path", ""),
