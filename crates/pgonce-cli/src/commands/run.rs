@@ -141,7 +141,8 @@ fn introduce(config: &FlowConfig, guarantee: &str, output: Output) {
             "event": "started", "version": super::version::VERSION, "pid": std::process::id(),
             "flow": config.flow.as_str(), "source": source, "source_id": config.source.id, "target": target,
             "slot": config.source.slot, "publications": config.source.publish.names(), "jobs": config.jobs,
-            "map": config.map.to_string().lines().collect::<Vec<_>>(), "start": start_word(config.start), "guarantee": guarantee,
+            "map": config.map.to_string().lines().collect::<Vec<_>>(),
+            "start": start_word(config.start), "guarantee": guarantee,
             "data_dir": config.data_dir.display().to_string(),
         }));
         return;
