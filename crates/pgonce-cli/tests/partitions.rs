@@ -40,7 +40,7 @@ const CHANGES: [&str; 6] = [
     "UPDATE p SET id = id + 10 WHERE id IN (1, 2, 25)",
     "UPDATE p SET k = 'c' WHERE k = 'a' AND id IN (0, 3, 18); UPDATE p SET id = 9 - id WHERE id IN (0, 3)",
     "INSERT INTO p SELECT i, 'a', 'run' FROM generate_series(100, 110) i; UPDATE p SET id = id - 95 WHERE id > 105",
-    "BEGIN; INSERT INTO p VALUES (8, 'z', 'z'); UPDATE p SET id = 18 WHERE k = 'z'; DELETE FROM p WHERE k = 'z'; COMMIT",
+    "BEGIN; INSERT INTO p VALUES (8, 'z', 'z'); UPDATE p SET id = 18 WHERE k = 'z'; DELETE FROM p WHERE k = 'z'; END",
 ];
 
 async fn verified(case: &Case) {
@@ -245,7 +245,8 @@ async fn partitions_made_while_the_flow_runs_are_carried_without_a_word() {
         // As pg_partman makes them, and in steps, empty.
         case.at_source(
             "BEGIN; CREATE TABLE p_6 (LIKE p INCLUDING ALL);
-             ALTER TABLE p ATTACH PARTITION p_6 FOR VALUES FROM (50) TO (60); INSERT INTO p VALUES (51, 'in it'); COMMIT",
+             ALTER TABLE p ATTACH PARTITION p_6 FOR VALUES FROM (50) TO (60);
+             INSERT INTO p VALUES (51, 'in it'); COMMIT",
         )
         .await;
         case.at_source("CREATE TABLE p_7 (LIKE p INCLUDING ALL)").await;
@@ -286,7 +287,8 @@ async fn a_partition_attached_with_rows_is_named_until_it_is_mended() {
         // By one transaction: nothing but the rows tells.
         case.at_source(
             "BEGIN; CREATE TABLE p_5 (LIKE p INCLUDING ALL); INSERT INTO p_5 VALUES (41, 'before');
-             ALTER TABLE p ATTACH PARTITION p_5 FOR VALUES FROM (40) TO (50); INSERT INTO p VALUES (42, 'after'); COMMIT",
+             ALTER TABLE p ATTACH PARTITION p_5 FOR VALUES FROM (40) TO (50); INSERT INTO p VALUES (42, 'after');
+             COMMIT",
         )
         .await;
         logged(&case, "partitions public.p_4, public.p_5 were attached to public.p").await;

@@ -161,8 +161,8 @@ fn tell(kind: Kind, notes: &[&Note]) -> String {
         if one { (format!("partition {names}"), "was") } else { (format!("partitions {names}"), "were") };
     let what = match kind {
         Kind::Attached => format!(
-            "{subject} {was} attached to {root} and may have held rows: rows from before are not in the stream, and the \
-             target lacks them. To copy {root} anew: pgonce run --reseed {root}; or copy these rows by hand"
+            "{subject} {was} attached to {root} and may have held rows: rows from before are not in the stream, and \
+             the target lacks them. To copy {root} anew: pgonce run --reseed {root}; or copy these rows by hand"
         ),
         Kind::Detached => format!(
             "{subject} {was} detached from {root}: its rows stay on the target, and later changes to it are not \

@@ -58,8 +58,8 @@ pub trait Source: Send {
         Vec::new()
     }
 
-    /// What the flow should remember of what is published, in place of [`Binding::published`], if that has changed since
-    /// the last call.
+    /// What the flow should remember of what is published, in place of [`Binding::published`], if that has changed
+    /// since the last call.
     fn take_memory(&mut self) -> Option<String> {
         None
     }
