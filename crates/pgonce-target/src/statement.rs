@@ -129,6 +129,12 @@ pub(crate) fn truncate(tables: &[std::sync::Arc<Mapping>], restart_identity: boo
     format!("TRUNCATE {}{}", names.join(", "), if restart_identity { " RESTART IDENTITY" } else { "" })
 }
 
+/// Empties all of `tables` row by row. What was truncated along with them, and references them, holds rows of later.
+pub(crate) fn delete_all(tables: &[std::sync::Arc<Mapping>]) -> String {
+    let deletes: Vec<String> = tables.iter().map(|m| format!("DELETE FROM {}{}", only(m), m.table.quoted)).collect();
+    deletes.join("; ")
+}
+
 fn insert_into(m: &Mapping) -> String {
     let names: Vec<&str> = m.writable.iter().map(|c| m.column(*c).quoted.as_str()).collect();
     let overriding = if m.table.columns.iter().any(|c| c.identity) { " OVERRIDING SYSTEM VALUE" } else { "" };

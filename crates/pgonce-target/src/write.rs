@@ -256,7 +256,12 @@ impl RowWriter {
         let Some(first) = tables.first() else { return Ok(0) };
         flight.drain().await?;
         let of_first = Some((first.table.schema.clone(), first.table.name.clone()));
-        let sql = statement::truncate(&tables, restart_identity);
+        // With the others of the list out of it, because they were copied later, foreign keys may forbid to truncate.
+        let sql = if tables.len() < relations.len() {
+            statement::delete_all(&tables)
+        } else {
+            statement::truncate(&tables, restart_identity)
+        };
         let done = turn.connection.client.batch_execute(&sql).await;
         done.map_err(|error| Failure::Sql { error, table: of_first.filter(|_| tables.len() == 1) })?;
         Ok(tables.len() as u64)
