@@ -1,4 +1,4 @@
-//! Large catalogs: thousands of tables, a table with as many columns as there can be, a root with a thousand partitions.
+//! Large catalogs: thousands of tables, as many columns as there can be, a root with a thousand partitions.
 
 mod common;
 mod pair;
