@@ -106,7 +106,8 @@ async fn write(case: &Case, seed: u64) -> (tokio::task::JoinHandle<()>, Arc<Atom
                               (SELECT FROM {table} x WHERE x.{key} = -{id})"
                 ),
                 8 => format!(
-                    "BEGIN; DELETE FROM {table} WHERE {key} = {id}; UPDATE {table} SET v = 'x' WHERE {key} = {other}; ROLLBACK"
+                    "BEGIN; DELETE FROM {table} WHERE {key} = {id}; UPDATE {table} SET v = 'x' WHERE {key} = {other};
+                     ROLLBACK"
                 ),
                 _ if table.starts_with('"') => {
                     format!("INSERT INTO {table} VALUES ('new', {id}, 1, 'new') ON CONFLICT DO NOTHING")
