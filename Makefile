@@ -14,6 +14,8 @@ PGONCE_MATRIX_PG ?= 14,15,16,17,18
 TESTS ?= --workspace
 # FRESH=1 makes `make soak` forget the parts that have passed.
 FRESH ?=
+# How many parts `make soak` runs of each kind, all of them if empty.
+PARTS ?=
 
 .PHONY: bench demo test test-matrix soak lint setup clean
 
@@ -36,7 +38,7 @@ test-matrix: setup
 # target/soak/; goes on where it ended.
 soak: setup
 	$(if $(FRESH),rm -rf target/soak)
-	cargo test -p pgonce-cli --no-fail-fast --test roundtrip --test large -- --ignored --nocapture --test-threads=1 soak_
+	PGONCE_SOAK_PARTS=$(PARTS) cargo test -p pgonce-cli --no-fail-fast --test roundtrip --test large -- --ignored --nocapture --test-threads=1 soak_
 
 # pgonce beside native replication on the same two clusters; docs/benchmarks.md explains it. Goes on where it ended;
 # BENCH_FLAGS=--fresh starts anew.

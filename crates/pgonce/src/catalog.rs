@@ -330,22 +330,20 @@ pub(crate) async fn held_rows(client: &Client, partition: &Partition) -> Result<
 
 async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<Vec<PublishedTable>, Stop> {
     let (attnames, columns, filter) = if version >= 150_000 {
-        (
-            "t.attnames",
-            "(p.attnames IS NULL OR a.attname = ANY (p.attnames))",
-            "CASE WHEN pg_catalog.bool_and(t.rowfilter IS NOT NULL) \
-             THEN pg_catalog.string_agg(DISTINCT '(' || t.rowfilter || ')', ' OR ') END",
-        )
+        ("t.attnames", "(p.attnames IS NULL OR a.attname = ANY (p.attnames))", "t.rowfilter")
     } else {
         ("NULL::name[]", "true", "NULL::text")
     };
-    // The view is read once: it goes through all tables of a publication, whatever is asked of it.
+    // The view is read once: it goes through all tables of a publication, whatever is asked of it. `listed` is computed
+    // there, so that the list of all columns is not sorted along with each of them.
     let sql = format!(
-        "WITH p AS MATERIALIZED (SELECT t.schemaname, t.tablename, {filter} AS filter, \
-             CASE WHEN pg_catalog.bool_and({attnames} IS NOT NULL) THEN pg_catalog.array_agg(u.attname) END \
-             AS attnames \
-           FROM pg_catalog.pg_publication_tables t LEFT JOIN LATERAL pg_catalog.unnest({attnames}) u (attname) ON true \
-           WHERE t.pubname = ANY ($1) GROUP BY 1, 2) \
+        "WITH v AS MATERIALIZED (SELECT t.schemaname, t.tablename, {filter} AS rowfilter, {attnames} AS attnames, \
+             {attnames} IS NOT NULL AS listed \
+           FROM pg_catalog.pg_publication_tables t WHERE t.pubname = ANY ($1)), \
+         p AS MATERIALIZED (SELECT t.schemaname, t.tablename, CASE WHEN pg_catalog.bool_and(t.rowfilter IS NOT NULL) \
+               THEN pg_catalog.string_agg(DISTINCT '(' || t.rowfilter || ')', ' OR ') END AS filter, \
+             CASE WHEN pg_catalog.bool_and(t.listed) THEN pg_catalog.array_agg(u.attname) END AS attnames \
+           FROM v t LEFT JOIN LATERAL pg_catalog.unnest(t.attnames) u (attname) ON true GROUP BY 1, 2) \
          SELECT c.oid, n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text, \
            ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 \
              AND NOT a.attisdropped AND a.attgenerated = '' AND {columns} ORDER BY a.attnum), \

@@ -24,9 +24,17 @@ const ROWS: u64 = 30_000;
 
 const TABLES: [(&str, &str); 4] = [("heavy", "id"), ("\"Two; keys\"", "b"), ("bare", "id"), ("cut", "id")];
 
+/// What was done to copies.
+#[derive(Debug, serde::Serialize)]
+pub struct Attempts {
+    pub kills: u32,
+    /// How often a copy was completed, and both sides compared.
+    pub comparisons: u32,
+}
+
 /// Kills `pgonce run` `wanted` times while it copies, and compares both sides each time that a copy was completed, and
-/// at the end. Returns the number of kills and of comparisons.
-pub async fn kills_of_the_copy(part: u64, major: u32, wanted: u32) -> (u32, u32) {
+/// at the end.
+pub async fn kills_of_the_copy(part: u64, major: u32, wanted: u32) -> Attempts {
     let case = Case::new(major, &format!("kills_{part}")).await.with(&["--jobs", "4"]);
     case.both(BALLAST).await;
     witness::create(&case.source).await.unwrap();
@@ -71,9 +79,8 @@ pub async fn kills_of_the_copy(part: u64, major: u32, wanted: u32) -> (u32, u32)
             anew(&case).await;
         }
     }
-    let count = kills.count();
     case.clean_up().await;
-    (count, comparisons)
+    Attempts { kills: kills.count(), comparisons }
 }
 
 async fn phase(case: &Case) -> String {
@@ -99,7 +106,8 @@ async fn write(case: &Case, seed: u64) -> (tokio::task::JoinHandle<()>, Arc<Atom
                               (SELECT FROM {table} x WHERE x.{key} = -{id})"
                 ),
                 8 => format!(
-                    "BEGIN; DELETE FROM {table} WHERE {key} = {id}; UPDATE {table} SET v = 'x' WHERE {key} = {other}; ROLLBACK"
+                    "BEGIN; DELETE FROM {table} WHERE {key} = {id}; UPDATE {table} SET v = 'x' WHERE {key} = {other};
+                     ROLLBACK"
                 ),
                 _ if table.starts_with('"') => {
                     format!("INSERT INTO {table} VALUES ('new', {id}, 1, 'new') ON CONFLICT DO NOTHING")

@@ -129,7 +129,8 @@ impl Trip {
         let (publications, names) = schema.publications();
         let (native_publications, _) = schema.native_publications();
         let description = format!(
-            "-- seed {}, PostgreSQL {}, published as {:?}\n-- Source\n{}{publications}{native_publications}\n-- Target\n{}",
+            "-- seed {}, PostgreSQL {}, published as {:?}\n-- Source\n{}{publications}{native_publications}\n\
+             -- Target\n{}",
             schema.seed(),
             self.case.major,
             schema.publication(),

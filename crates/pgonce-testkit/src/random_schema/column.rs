@@ -102,8 +102,8 @@ impl Column {
     pub(crate) fn of_key(random: &mut Random, number: usize) -> Column {
         let keys: Vec<&'static Kind> = KINDS.iter().filter(|kind| kind.is_key()).collect();
         // Half of all keys are what most keys are.
-        let kind =
-            if random.percent(50) { kind(*random.pick(&["int4", "int8", "uuid", "text"])) } else { random.pick(&keys) };
+        let common = *random.pick(&["int4", "int8", "uuid", "text"]);
+        let kind = if random.percent(50) { kind(common) } else { random.pick(&keys) };
         Column { not_null: true, in_key: true, ..Column::new(&name(random, number), kind) }
     }
 

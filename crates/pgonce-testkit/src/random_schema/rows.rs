@@ -86,7 +86,7 @@ pub(crate) fn update(table: &Table, random: &mut Random) -> String {
         };
         return format!("UPDATE {name} SET {set} WHERE {}", some(&name, random, 3));
     }
-    let mut set = vec![assignment(*random.pick(&free), random)];
+    let mut set = vec![assignment(free[random.place(free.len())], random)];
     for column in &free {
         if random.percent(25) && !set[0].starts_with(&format!("{} =", column.name)) {
             set.push(assignment(column, random));
