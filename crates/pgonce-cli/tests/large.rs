@@ -89,9 +89,9 @@ async fn questions(major: u32, tables: usize) -> [(i64, i64); 5] {
 /// What the number of statements may differ by: how often a wait looks again depends on time.
 const A_FEW: i64 = 60;
 
-/// How many statements the check before a copy may take for each table, on either side. The check asks the target table
-/// by table (`load::check`); 0 once it does not.
-const CHECK_A_TABLE: i64 = 4;
+/// How many statements the check before a copy may take for each table, on either side: it asks for all of them at
+/// once.
+const CHECK_A_TABLE: i64 = 0;
 
 /// How many statements the copy may take for each table, on either side.
 const COPY_A_TABLE: i64 = 16;

@@ -121,8 +121,8 @@ impl SnapshotReader {
         let lock = self.client().batch_execute(&format!("LOCK TABLE {name} IN ACCESS SHARE MODE")).await;
         lock.map_err(|e| not_readable(table, e))?;
         // The catalog is read as of the snapshot; the function looks at what is there now.
-        let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = $1 OR c.oid IN \
-               (SELECT t.relid FROM pg_catalog.pg_partition_tree($1::oid::regclass) t) \
+        let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = ANY (ARRAY( \
+               SELECT $1::oid UNION ALL SELECT t.relid FROM pg_catalog.pg_partition_tree($1::oid::regclass) t)) \
              HAVING pg_catalog.bool_or(c.relfilenode <> 0 \
                AND pg_catalog.pg_relation_filenode(c.oid) IS DISTINCT FROM c.relfilenode))";
         let row = self.client().query_one(sql, &[&table.oid]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
