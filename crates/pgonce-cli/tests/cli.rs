@@ -95,8 +95,8 @@ fn wrong_usage_is_status_2() {
     assert!(said(here.path(), &["run", "--config", "none.yml"], 2).contains("cannot read none.yml"));
     let text = said(here.path(), &[&["run"], flow(&["--stream", "local"]).as_slice()].concat(), 2);
     assert!(text.starts_with("error[usage]: --stream: there is no local log yet\nhint: "), "{text}");
-    let text = said(here.path(), &[&["run"], flow(&["--copy-schema"]).as_slice()].concat(), 2);
-    assert!(text.contains("pg_dump --schema-only"), "{text}");
+    let text = said(here.path(), &[&["run"], flow(&["--copy-schema", "--start", "go-forward"]).as_slice()].concat(), 2);
+    assert!(text.contains("`start: go-forward` copies none"), "{text}");
 }
 
 #[test]

@@ -60,7 +60,7 @@ mod tests {
         assert!(options.starts_with("-c DateStyle=German -c work_mem=1MB -c DateStyle=ISO,MDY -c "), "{options}");
         assert!(
             options.ends_with(
-                " -c row_security=off -c standard_conforming_strings=on -c array_nulls=on -c xmloption=content"
+                " -c row_security=off -c jit=off -c standard_conforming_strings=on -c array_nulls=on -c xmloption=content"
             ),
             "{options}"
         );
