@@ -86,9 +86,10 @@ async fn a_whole_schema_is_copied_and_then_streamed_into() {
         case.at_source(&rich(major)).await;
         case.at_source(ROWS).await;
         let told = case.drain().await;
-        for words in ["building indexes: ", "REFRESH MATERIALIZED VIEW public.totals;"] {
-            assert!(told.contains(words), "{words}: {told}");
-        }
+        assert!(told.contains("REFRESH MATERIALIZED VIEW public.totals;"), "{told}");
+        // What is over within a tenth of a second need not be shown.
+        let activities = ["taking the source's schema", "creating ", "building indexes: ", "adding constraints: "];
+        assert!(activities.iter().any(|words| told.contains(words)), "{told}");
         assert_same_schema(major, &case.source_url, &case.target_url);
         assert_eq!(number(&case.target, NOT_VALID).await, 0);
         // Triggers do not act again: each note has one mark, of the source's trigger.
