@@ -1,7 +1,8 @@
 //! The PostgreSQL target of pgonce: changes, dedup records and checkpoint in one commit.
 //!
 //! [`PostgresTarget`] is the [`Sink`](pgonce::sink::Sink); it keeps its state in the schema `pgonce` of the target
-//! ([`LEDGER_SQL`]). [`read_status`], [`list_flows`], [`writers`] and [`remove_flow`] are for commands that look at that state.
+//! ([`LEDGER_SQL`]). [`read_status`], [`list_flows`], [`writers`] and [`remove_flow`] are for commands that look at
+//! that state.
 
 mod context;
 mod copy_target;

@@ -37,7 +37,8 @@ pub struct TargetSettings {
     pub show_key: Option<ShownKey>,
 }
 
-/// A place for the key of a row that an update or a delete should have hit: the only way by which values of a row leave.
+/// A place for the key of a row that an update or a delete should have hit: the only way by which values of a row
+/// leave.
 /// It is for whoever asked for it by name; what is stored, logged or returned as a [`Stop`](pgonce::stop::Stop) never
 /// holds it. Clones are the same place. `Debug` does not print it.
 #[derive(Clone, Default)]

@@ -27,7 +27,8 @@ const COLUMN_TYPES: &str = "
         UNION ALL
         SELECT d.domain, t.typbasetype FROM d JOIN pg_catalog.pg_type AS t ON t.oid = d.base AND t.typtype = 'd'),
     e AS (
-        SELECT e.enumtypid, pg_catalog.string_agg(e.enumlabel::pg_catalog.text, E'\\n' ORDER BY e.enumsortorder) AS labels
+        SELECT e.enumtypid,
+               pg_catalog.string_agg(e.enumlabel::pg_catalog.text, E'\\n' ORDER BY e.enumsortorder) AS labels
         FROM pg_catalog.pg_enum AS e GROUP BY 1)
     SELECT a.attrelid, a.attname::pg_catalog.text, b.oid, e.labels
     FROM pg_catalog.pg_attribute AS a

@@ -15,7 +15,8 @@ use crate::transaction::Transaction;
 /// Makes whole transactions durable, and says so.
 ///
 /// The order of calls in a session: [`open`](Sink::open); on a first start [`check`](Sink::check) and
-/// [`bind`](Sink::bind); [`published`](Sink::published); while tables are to be copied [`plan`](Sink::plan) once, for all of them, then
+/// [`bind`](Sink::bind); [`published`](Sink::published); while tables are to be copied [`plan`](Sink::plan) once, for
+/// all of them, then
 /// [`loader`](Sink::loader) for each worker and [`landed`](Sink::landed) behind each [`Loader::load`] that went well;
 /// when every table has been copied [`copied`](Sink::copied), once in the life of a flow; then
 /// [`write`](Sink::write), [`durable`](Sink::durable), [`remember`](Sink::remember) and
@@ -110,7 +111,8 @@ pub trait Sink: Send {
 
 /// Copies pieces of tables, one at a time, beside whatever the sink does.
 pub trait Loader: Send + 'static {
-    /// Copies one piece: its rows, and the boundary at which they were read, in one atomic write, and only if the sink's
+    /// Copies one piece: its rows, and the boundary at which they were read, in one atomic write, and only if the
+    /// sink's
     /// session still holds the flow. Returns the number of rows. After an error the loader is not used again.
     fn load(
         &mut self,

@@ -321,7 +321,7 @@ impl Family {
     /// The family of the reasons with this code; none where this version has no such reason.
     pub fn of(code: &str) -> Option<Family> {
         Some(match code {
-            "unsupported" => Family::Usage,
+            "unsupported" | "map_changed" => Family::Usage,
             "connection" | "busy" | "connection_refused" => Family::Connection,
             "data_gap" | "slot_lost" => Family::Gap,
             "checkpoint_unreadable" | "source_changed" | "timeline_diverged" => Family::Identity,
@@ -452,8 +452,8 @@ impl Reason {
             ),
             Reason::PublicationChanged { .. } => format!(
                 "What left was carried by this flow, and changes made to it since may never have been sent: putting it \
-                 back does not send them. (A table that was merely added is no reason to stop: the flow warns of it and \
-                 does not carry it.) {RESET}"
+                 back does not send them. (A table that was merely added is no reason to stop: the flow warns of it \
+                 and does not carry it.) {RESET}"
             ),
             Reason::MapChanged { .. } => format!(
                 "A flow keeps its map: put `map` back to what it was (`pgonce status` shows it). To carry the tables \

@@ -1,6 +1,7 @@
 //! The workloads, one file each.
 //!
-//! `w2`, `w4u`, `w4d` and `verify` are names kept for what is still to come: one large transaction of inserts, updates or
+//! `w2`, `w4u`, `w4d` and `verify` are names kept for what is still to come: one large transaction of inserts, updates
+//! or
 //! deletes is a [`CatchUp`] of its own and one more line in [`Workload::catch_up`]; a comparison gets a function beside
 //! [`latency::run`].
 

@@ -173,7 +173,8 @@ pub static KEYS: &[Key] = &[
         default: Fallback::Words("every table keeps its name"),
         example: "{public: app}",
         help: "The target's name of a schema (public=app) or a table (public.orders=app.orders)",
-        more: "Where it is another one than on the source. Names with dots or capitals stand in double quotes. It cannot \
+        more: "Where it is another one than on the source. Names with dots or capitals stand in double quotes. It \
+             cannot \
                change while the flow lives.",
     },
     Key {
@@ -195,7 +196,8 @@ pub static KEYS: &[Key] = &[
         example: "go-forward",
         help: "How a flow begins that has no checkpoint: `snapshot` copies the tables first; `go-forward` copies \
                nothing, begins at the slot's position, and expects a target that is a copy already",
-        more: "The slot's position is its `confirmed_flush_lsn`. A flow that has a checkpoint goes on from it, whatever \
+        more: "The slot's position is its `confirmed_flush_lsn`. A flow that has a checkpoint goes on from it, \
+             whatever \
                this says.",
     },
     Key {

@@ -26,7 +26,8 @@ pub fn schema() -> Value {
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "pgonce",
-        "description": "The configuration of one pgonce flow. In each string, ${VAR} stands for an environment variable.",
+        "description": "The configuration of one pgonce flow. In each string, ${VAR} stands for an environment \
+             variable.",
         "type": ["object", "null"],
         "properties": properties,
         "additionalProperties": false,

@@ -24,7 +24,7 @@ mod tests {
 
     #[test]
     fn what_pg_dump_has_to_see_as_we_do_comes_last() {
-        let settings = ConnectionSettings::parse("host=db options='-c a=b'", &Environment::empty()).unwrap();
+        let settings = ConnectionSettings::parse("host=db user=u options='-c a=b'", &Environment::empty()).unwrap();
         let found = variables(&settings);
         let options = &found.iter().find(|(name, _)| *name == "PGOPTIONS").unwrap().1;
         assert!(options.to_string_lossy().starts_with("-c a=b -c standard_conforming_strings=on"), "{options:?}");

@@ -21,7 +21,8 @@ pub const PINS: &[(&str, &str)] = &[
 ];
 
 /// What an SQL connection pins beyond [`PINS`]: an empty `search_path`, for every name that is sent is qualified, and
-/// what decides how a text is read; catalog queries over thousands of tables are not worth compiling. With `array_nulls` off, a NULL in an array would become the string `NULL`; with
+/// what decides how a text is read; catalog queries over thousands of tables are not worth compiling. With
+/// `array_nulls` off, a NULL in an array would become the string `NULL`; with
 /// `xmloption` at `document`, xml that is no document would be refused.
 pub const SQL_PINS: &[(&str, &str)] = &[
     ("row_security", "off"),
@@ -60,7 +61,8 @@ mod tests {
         assert!(options.starts_with("-c DateStyle=German -c work_mem=1MB -c DateStyle=ISO,MDY -c "), "{options}");
         assert!(
             options.ends_with(
-                " -c row_security=off -c jit=off -c standard_conforming_strings=on -c array_nulls=on -c xmloption=content"
+                " -c row_security=off -c jit=off -c standard_conforming_strings=on -c array_nulls=on -c \
+                     xmloption=content"
             ),
             "{options}"
         );
