@@ -46,6 +46,7 @@ fn reasons() -> Vec<Reason> {
         Reason::TargetNotReady { what: what(), hint: hint() },
         Reason::SchemaMismatch { table: table(), what: what(), hint: hint() },
         Reason::MapChanged { flow: flow(), what: what() },
+        Reason::TableJoined { table: table(), oid: 16384 },
         Reason::TargetNotEmpty { tables: vec![table()] },
         Reason::TransactionFailed { commit, xid: 1, fault: fault() },
         Reason::RowConflict { commit, xid: 1, operation: "UPDATE", table: table(), key: vec![], found: 0 },

@@ -76,6 +76,8 @@ CREATE TABLE IF NOT EXISTS pgonce.snapshot (
     -- From here on, and up to here and not including it; null is without a bound.
     low text,
     high text,
+    -- Rows of the piece that the target holds already go when it is copied.
+    replaces boolean NOT NULL DEFAULT false,
     -- About how large it is on the source.
     bytes_estimated bigint NOT NULL DEFAULT 0,
     -- Null until the piece has been copied: where it was read, and what of it was copied.
@@ -97,6 +99,7 @@ BEGIN
             ADD COLUMN key_column text,
             ADD COLUMN low text,
             ADD COLUMN high text,
+            ADD COLUMN replaces boolean NOT NULL DEFAULT false,
             ADD COLUMN bytes_estimated bigint NOT NULL DEFAULT 0,
             ADD COLUMN bytes bigint NOT NULL DEFAULT 0,
             ALTER COLUMN boundary DROP NOT NULL,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::SinkExt;
 use pgonce::connect::SqlConnection;
-use pgonce::piece::{Extent, Format, Piece, Standing, TableCopy};
+use pgonce::piece::{CopyPlan, Extent, Format, Piece, Standing, TableCopy};
 use pgonce::position::Boundary;
 use pgonce::published::{Published, PublishedTable};
 use pgonce::sink::Loader;
@@ -29,12 +29,13 @@ use crate::settings::TargetSettings;
 /// Synchronous: the stream may be acknowledged up to the boundary from the commit on.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on";
 
-/// Whether every table can be copied, all of them at once.
-pub(crate) async fn check(session: &Session, published: &Published) -> Result<(), Stop> {
+/// Whether every table can be copied, all of them at once. Those that are replaced may hold rows.
+pub(crate) async fn check(session: &Session, published: &Published, replaced: &HashSet<u32>) -> Result<(), Stop> {
     let client = &session.connection.client;
     let tables: Vec<&PublishedTable> = published.tables.iter().collect();
     let targets = mapped(session, &tables).await?;
-    let targets: Vec<&CopyTarget> = targets.iter().collect();
+    let targets = tables.iter().zip(&targets).filter(|(table, _)| !replaced.contains(&table.oid));
+    let targets: Vec<&CopyTarget> = targets.map(|(_, target)| target).collect();
     let filled = copy_target::occupied(client, &targets).await.map_err(sql_stop)?;
     if filled.is_empty() {
         return Ok(());
@@ -84,39 +85,72 @@ async fn mapped(session: &Session, tables: &[&PublishedTable]) -> Result<Vec<Cop
 /// What a plan has come to.
 pub(crate) struct Plan {
     pub(crate) targets: Targets,
-    pub(crate) formats: Vec<Format>,
+    pub(crate) plans: Vec<CopyPlan>,
 }
 
-/// Stores the pieces of tables that are not stored yet.
-pub(crate) async fn plan(session: &Session, tables: &[TableCopy]) -> Result<Plan, Stop> {
+/// Stores the pieces of tables that are not stored yet, and what is published with them.
+pub(crate) async fn plan(session: &Session, tables: &[TableCopy], fingerprint: &str) -> Result<Plan, Stop> {
     let client = &session.connection.client;
     let published: Vec<&PublishedTable> = tables.iter().map(|plan| &plan.table).collect();
     let targets = mapped(session, &published).await?;
-    let formats = tables.iter().zip(&targets).map(|(plan, target)| target.format(&plan.table, &plan.types)).collect();
-    let fresh: Vec<(&TableCopy, &CopyTarget)> =
-        tables.iter().zip(&targets).filter(|(plan, _)| plan.standing != Standing::Planned).collect();
-    if !fresh.is_empty() {
+    let with = |(plan, target): (&TableCopy, &CopyTarget)| CopyPlan {
+        format: target.format(&plan.table, &plan.types),
+        together: plan.pieces.iter().any(|piece| piece.extent.is_physical()),
+    };
+    let mut plans: Vec<CopyPlan> = tables.iter().zip(&targets).map(with).collect();
+    if tables.iter().any(|copy| copy.standing != Standing::Planned) {
         let ranges: Vec<(u32, &str)> =
-            fresh.iter().filter_map(|(plan, target)| Some((target.oid, plan.key_column()?))).collect();
-        let together = copy_target::hold_together(client, &ranges).await.map_err(sql_stop)?;
-        let new = fresh.iter().filter(|(plan, _)| plan.standing == Standing::New);
-        let new: Vec<&str> = new.map(|(_, target)| target.quoted.as_str()).collect();
+            tables.iter().zip(&targets).filter_map(|(copy, target)| Some((target.oid, copy.key_column()?))).collect();
+        let together: HashSet<u32> =
+            copy_target::hold_together(client, &ranges).await.map_err(sql_stop)?.into_iter().collect();
+        for (plan, target) in plans.iter_mut().zip(&targets) {
+            plan.together |= together.contains(&target.oid);
+        }
+        let fresh: Vec<Fresh<'_>> = tables
+            .iter()
+            .zip(&targets)
+            .zip(&plans)
+            .filter(|((copy, _), _)| copy.standing != Standing::Planned)
+            .map(|((copy, target), plan)| Fresh { copy, target, together: plan.together })
+            .collect();
+        let new = fresh.iter().filter(|fresh| fresh.copy.standing == Standing::New);
+        let new: Vec<&str> = new.map(|fresh| fresh.target.quoted.as_str()).collect();
         // Before its lock is waited for.
         unclaimed(client, &session.flow, &new).await?;
         client.batch_execute(BEGIN).await.map_err(sql_stop)?;
-        for (plan, target) in &fresh {
-            match plan.standing {
-                Standing::Anew => clear(client, target).await?,
-                Standing::New if plan.pieces.len() > 1 => claim(session, target).await?,
+        for fresh in &fresh {
+            match fresh.copy.standing {
+                // The rows of each piece go when it is copied.
+                _ if fresh.replaces() => {}
+                _ if fresh.copy.replaces => clear(client, fresh.target).await?,
+                Standing::Anew => clear(client, fresh.target).await?,
+                Standing::New if fresh.copy.pieces.len() > 1 => claim(session, fresh.target).await?,
                 Standing::New | Standing::Planned => {}
             }
         }
-        insert(session, &fresh, &together.into_iter().collect()).await?;
+        insert(session, &fresh).await?;
+        let sql = "UPDATE pgonce.flow SET published = $3 WHERE name = $1 AND epoch = $2 AND published <> $3";
+        let stored = client.execute(sql, &[&&*session.flow, &session.epoch, &fingerprint]).await;
+        stored.map_err(|e| ledger_stop(&session.flow, e))?;
         hold_fence(client, &session.flow, session.epoch).await?;
         client.batch_execute("COMMIT").await.map_err(sql_stop)?;
     }
     let targets = tables.iter().map(|plan| plan.table.oid).zip(targets).collect();
-    Ok(Plan { targets, formats })
+    Ok(Plan { targets, plans })
+}
+
+/// A table whose pieces are to be stored.
+struct Fresh<'a> {
+    copy: &'a TableCopy,
+    target: &'a CopyTarget,
+    together: bool,
+}
+
+impl Fresh<'_> {
+    /// What the target holds of a piece goes in the commit that copies it. Not where pieces can be in each other's way.
+    fn replaces(&self) -> bool {
+        self.copy.replaces && !self.together
+    }
 }
 
 /// Makes sure that a table that will be copied in pieces is empty, and nobody else's.
@@ -161,25 +195,24 @@ async fn clear(client: &Client, target: &CopyTarget) -> Result<(), Stop> {
     client.batch_execute("RELEASE SAVEPOINT clear; SET LOCAL lock_timeout = 0").await.map_err(sql_stop)
 }
 
-async fn insert(session: &Session, fresh: &[(&TableCopy, &CopyTarget)], together: &HashSet<u32>) -> Result<(), Stop> {
+async fn insert(session: &Session, fresh: &[Fresh<'_>]) -> Result<(), Stop> {
     let mut rows = Rows::default();
-    for (plan, target) in fresh {
-        let together = plan.pieces.iter().any(|p| p.extent.is_physical()) || together.contains(&target.oid);
-        plan.pieces.iter().for_each(|piece| rows.push(plan, piece, target, together));
+    for fresh in fresh {
+        fresh.copy.pieces.iter().for_each(|piece| rows.push(fresh, piece));
     }
     let client = &session.connection.client;
     let failed = |e| ledger_stop(&session.flow, e);
-    let oids: Vec<u32> = fresh.iter().map(|(plan, _)| plan.table.oid).collect();
+    let oids: Vec<u32> = fresh.iter().map(|fresh| fresh.copy.table.oid).collect();
     let delete = "DELETE FROM pgonce.snapshot WHERE flow = $1 AND table_oid = ANY ($2)";
     client.execute(delete, &[&&*session.flow, &oids]).await.map_err(failed)?;
     let sql = "
         INSERT INTO pgonce.snapshot (flow, table_oid, piece, schema_name, table_name, target, together, kind,
-                                     key_column, low, high, bytes_estimated)
+                                     key_column, low, high, replaces, bytes_estimated)
         SELECT $1, u.* FROM unnest(
             $2::pg_catalog.oid[], $3::pg_catalog.int4[], $4::pg_catalog.text[], $5::pg_catalog.text[],
             $6::pg_catalog.text[], $7::pg_catalog.bool[], $8::pg_catalog.text[], $9::pg_catalog.text[],
-            $10::pg_catalog.text[], $11::pg_catalog.text[], $12::pg_catalog.int8[]) AS u";
-    let parameters: [&(dyn ToSql + Sync); 12] = [
+            $10::pg_catalog.text[], $11::pg_catalog.text[], $12::pg_catalog.bool[], $13::pg_catalog.int8[]) AS u";
+    let parameters: [&(dyn ToSql + Sync); 13] = [
         &&*session.flow,
         &rows.oids,
         &rows.numbers,
@@ -191,6 +224,7 @@ async fn insert(session: &Session, fresh: &[(&TableCopy, &CopyTarget)], together
         &rows.columns,
         &rows.lows,
         &rows.highs,
+        &rows.replaces,
         &rows.bytes,
     ];
     client.execute(sql, &parameters).await.map_err(failed)?;
@@ -210,11 +244,13 @@ struct Rows<'a> {
     columns: Vec<Option<&'a str>>,
     lows: Vec<Option<String>>,
     highs: Vec<Option<String>>,
+    replaces: Vec<bool>,
     bytes: Vec<i64>,
 }
 
 impl<'a> Rows<'a> {
-    fn push(&mut self, plan: &'a TableCopy, piece: &'a Piece, target: &'a CopyTarget, together: bool) {
+    fn push(&mut self, fresh: &Fresh<'a>, piece: &'a Piece) {
+        let plan = fresh.copy;
         let text = |value: &dyn std::fmt::Display| value.to_string();
         let (kind, column, low, high) = match &piece.extent {
             Extent::Whole => ("whole", None, None, None),
@@ -227,8 +263,9 @@ impl<'a> Rows<'a> {
         self.numbers.push(piece.number);
         self.schemas.push(&plan.table.schema);
         self.names.push(&plan.table.name);
-        self.targets.push(&target.quoted);
-        self.together.push(together);
+        self.targets.push(&fresh.target.quoted);
+        self.together.push(fresh.together);
+        self.replaces.push(fresh.replaces());
         self.kinds.push(kind);
         self.columns.push(column);
         self.lows.push(low);
@@ -302,6 +339,17 @@ impl PostgresLoader {
             // Two flows that are started together must not both find it empty.
             let lock = format!("LOCK TABLE {}{} IN SHARE ROW EXCLUSIVE MODE", target.only, target.quoted);
             client.batch_execute(&lock).await.map_err(|e| copy_stop(table, e))?;
+        }
+        // It may have been decided by an earlier process.
+        let sql = "SELECT replaces FROM pgonce.snapshot WHERE flow = $1 AND table_oid = $2 AND piece = $3";
+        let row = client.query_opt(sql, &[&flow, &table.oid, &piece.number]).await;
+        let row = row.map_err(|e| ledger_stop(flow, e))?;
+        if row.is_some_and(|row| row.get(0)) {
+            let condition = piece.extent.condition(plan.key_column().unwrap_or_default());
+            let condition = condition.map(|condition| format!(" WHERE {condition}")).unwrap_or_default();
+            let delete = format!("DELETE FROM {}{}{condition}", target.only, target.quoted);
+            client.batch_execute(&delete).await.map_err(|e| copy_stop(table, e))?;
+        } else if piece.extent == Extent::Whole {
             vacant(client, flow, target).await?;
         }
         if !rows.long_names().is_empty() && !copy_target::letters(client).await.map_err(sql_stop)? {

@@ -1,6 +1,6 @@
 //! Which changes apply: of what was copied only those behind the boundary at which it was read. Pure.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use pgonce::flow::{StoredPiece, StoredTable};
 use pgonce::pgoutput::{Column, ReplicaIdentity};
@@ -14,8 +14,8 @@ use pgonce::stop::{Reason, Stop};
 pub(crate) struct Scope {
     /// The copied tables, and those to be copied, by OID on the source.
     tables: HashMap<u32, Pieces>,
-    /// What is not among them applies: the flow began without a copy.
-    others: bool,
+    /// Other tables whose changes apply: the flow began without a copy.
+    there: HashSet<u32>,
 }
 
 /// What a change of a table does.
@@ -43,15 +43,10 @@ pub(crate) enum UpdateOf {
 }
 
 impl Scope {
-    /// A flow whose tables were copied.
-    pub(crate) fn copied<'t>(tables: impl IntoIterator<Item = &'t StoredTable>) -> Scope {
+    /// `tables` were copied, or are to be; those `there`, by OID, were on the target from the beginning.
+    pub(crate) fn new<'t>(tables: impl IntoIterator<Item = &'t StoredTable>, there: HashSet<u32>) -> Scope {
         let tables = tables.into_iter().map(|table| (table.oid, Pieces::new(&table.pieces))).collect();
-        Scope { tables, others: false }
-    }
-
-    /// A flow that began without a copy.
-    pub(crate) fn everything() -> Scope {
-        Scope { tables: HashMap::new(), others: true }
+        Scope { tables, there }
     }
 
     /// Adds a table that is to be copied, or puts it in the place of what was known of it.
@@ -70,16 +65,8 @@ impl Scope {
     pub(crate) fn takes<'a>(&'a self, relation: &'a Relation, commit: CommitLsn) -> Result<Taken<'a>, Stop> {
         match self.tables.get(&relation.oid) {
             Some(pieces) => Ok(pieces.takes(relation, commit)),
-            None if self.others => Ok(Taken::All),
-            None => Err(Reason::SchemaMismatch {
-                table: relation.to_string(),
-                what: "it was added to the publication after the flow began and has not been copied".to_owned(),
-                hint: "This version cannot take a table in while the flow runs: to carry it, start the flow anew \
-                       (`pgonce reset` shows how). Partitions made later are carried where the publication has \
-                       publish_via_partition_root."
-                    .to_owned(),
-            }
-            .into()),
+            None if self.there.contains(&relation.oid) => Ok(Taken::All),
+            None => Err(Reason::TableJoined { table: relation.to_string(), oid: relation.oid }.into()),
         }
     }
 }
@@ -127,7 +114,8 @@ impl Pieces {
     fn summarise(&mut self) {
         let boundaries = || self.pieces.iter().map(|piece| piece.boundary);
         self.first = boundaries().flatten().min();
-        self.last = if boundaries().all(|b| b.is_some()) { boundaries().flatten().max() } else { None };
+        let all = boundaries().all(|boundary| boundary.is_some());
+        self.last = if all { boundaries().flatten().max() } else { None };
     }
 
     fn landed(&mut self, number: i32, boundary: Boundary) {

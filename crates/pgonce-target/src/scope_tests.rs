@@ -25,7 +25,7 @@ fn stored(number: i32, low: Option<i64>, high: Option<i64>, boundary: Option<u64
 }
 
 fn scope(pieces: Vec<StoredPiece>) -> Scope {
-    Scope::copied(&[StoredTable { oid: 1, together: false, pieces }])
+    Scope::new(&[StoredTable { oid: 1, together: false, pieces }], HashSet::new())
 }
 
 fn at(lsn: u64) -> CommitLsn {
@@ -42,12 +42,15 @@ fn a22_a_commit_exactly_at_the_boundary_is_new() {
 }
 
 #[test]
-fn d4_a_table_that_was_not_copied_is_refused_by_name() {
+fn d4_a_table_that_was_not_copied_is_named() {
     let mut other = relation(ReplicaIdentity::Default, "id");
     other.oid = 2;
     let stop = scope(Vec::new()).takes(&other, at(200)).map(|_| ()).unwrap_err();
-    assert_eq!(stop.code(), "schema_mismatch");
-    assert!(matches!(Scope::everything().takes(&other, at(200)), Ok(Taken::All)));
+    assert_eq!(stop.reason(), &Reason::TableJoined { table: "s.t".into(), oid: 2 });
+    let mut scope = Scope::new(&[], HashSet::from([2]));
+    assert!(matches!(scope.takes(&other, at(200)), Ok(Taken::All)), "a flow that began without a copy");
+    scope.plan(2, &[]);
+    assert!(matches!(scope.takes(&other, at(200)), Ok(Taken::Nothing)), "it is left out");
 }
 
 #[test]

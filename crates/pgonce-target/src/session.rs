@@ -114,7 +114,7 @@ impl Session {
         Ok(Session {
             flow: settings.flow.as_str().into(),
             epoch: 0,
-            scope: Scope::everything(),
+            scope: Scope::default(),
             checkpoint: None,
             timeline: 0,
             triggers_suppressed,

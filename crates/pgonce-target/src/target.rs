@@ -1,12 +1,13 @@
 //! The PostgreSQL target: a sink whose data, dedup records and checkpoint are one commit.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pgonce::connect::connect_sql;
 use pgonce::guarantee::Guarantee;
-use pgonce::piece::{Format, Standing, TableCopy};
+use pgonce::piece::{CopyPlan, Standing, TableCopy};
 use pgonce::position::{Boundary, EndLsn};
 use pgonce::published::Published;
 use pgonce::sink::{Binding, IdlePoint, Sink, StartMode, Stored, StoredTable, Written};
@@ -52,6 +53,8 @@ pub struct PostgresTarget {
     epoch: Option<i64>,
     /// The tables that are being copied.
     targets: Arc<Targets>,
+    /// The tables that may hold rows before they are copied.
+    replaced: HashSet<u32>,
     report: Option<TargetReport>,
     /// What came up beside the flow, and is told once.
     told: Vec<String>,
@@ -68,6 +71,7 @@ impl PostgresTarget {
             session: None,
             epoch: None,
             targets: Arc::default(),
+            replaced: HashSet::new(),
             report: None,
             told: Vec::new(),
         }
@@ -122,7 +126,7 @@ impl Sink for PostgresTarget {
         session.timeline = source.timeline;
         if let Stored::Flow(flow) = &opened.stored {
             session.opened_at(flow.checkpoint);
-            session.scope = scope(flow.binding.start, &flow.tables);
+            session.scope = scope(&flow.binding, &flow.tables);
         }
         self.epoch = Some(opened.epoch);
         self.report = Some(TargetReport { triggers_suppressed: session.triggers_suppressed });
@@ -177,7 +181,7 @@ impl Sink for PostgresTarget {
         if start == StartMode::Snapshot {
             let session = self.take()?;
             self.told.extend(schema_copy::before_rows(&self.settings, &session, published).await?);
-            load::check(&session, published).await?;
+            load::check(&session, published, &self.replaced).await?;
             self.session = Some(session);
         }
         Ok(())
@@ -205,20 +209,30 @@ impl Sink for PostgresTarget {
             1 => {}
             _ => return Err(not_ours_or_not(&session, "it is bound already").await),
         }
-        session.scope = scope(binding.start, &[]);
+        session.scope = scope(binding, &[]);
         self.session = Some(session);
         Ok(())
     }
 
-    async fn plan(&mut self, tables: &[TableCopy]) -> Result<Vec<Format>, Stop> {
+    fn replace(&mut self, tables: &HashSet<u32>) {
+        self.replaced.clone_from(tables);
+    }
+
+    fn leave_out(&mut self, table: u32) {
+        if let Some(session) = &mut self.session {
+            session.scope.plan(table, &[]);
+        }
+    }
+
+    async fn plan(&mut self, tables: &[TableCopy], published: &str) -> Result<Vec<CopyPlan>, Stop> {
         let mut session = self.take()?;
-        let plan = load::plan(&session, tables).await?;
+        let plan = load::plan(&session, tables, published).await?;
         for table in tables.iter().filter(|table| table.standing != Standing::Planned) {
             session.scope.plan(table.table.oid, &table.stored_pieces());
         }
         self.targets = Arc::new(plan.targets);
         self.session = Some(session);
-        Ok(plan.formats)
+        Ok(plan.plans)
     }
 
     fn loader(&mut self) -> Result<PostgresLoader, Stop> {
@@ -305,10 +319,10 @@ fn in_ascii(text: &str) -> String {
 /// Leaving word must not keep a process from ending.
 const RECORD_STOP_WITHIN: Duration = Duration::from_secs(3);
 
-fn scope(start: StartMode, tables: &[StoredTable]) -> Scope {
-    match start {
-        StartMode::Snapshot => Scope::copied(tables),
-        StartMode::GoForward => Scope::everything(),
+fn scope(binding: &Binding, tables: &[StoredTable]) -> Scope {
+    match binding.start {
+        StartMode::Snapshot => Scope::new(tables, HashSet::new()),
+        StartMode::GoForward => Scope::new(tables, binding.tables()),
     }
 }
 

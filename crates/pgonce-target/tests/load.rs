@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pgonce::connect::{ConnectionSettings, Environment};
-use pgonce::piece::{Extent, Format, Piece, Standing, TableCopy};
+use pgonce::piece::{CopyPlan, Extent, Format, Piece, Standing, TableCopy};
 use pgonce::published::Published;
 use pgonce::sink::{Binding, Loader, Sink, StartMode, Stored};
 use pgonce::slot_source::{SlotSettings, SlotSource};
@@ -53,12 +53,13 @@ impl Copying {
         let snapshot = self.begun.snapshot.as_ref().unwrap();
         let standing = if self.planned.insert(table.oid) { Standing::New } else { Standing::Planned };
         let piece = Piece { number: 0, extent: Extent::Whole, bytes: table.bytes };
-        let copy = TableCopy { table, types: Vec::new(), standing, pieces: vec![piece.clone()] };
-        let planned = self.sink.plan(std::slice::from_ref(&copy)).await;
+        let pieces = vec![piece.clone()];
+        let copy = TableCopy { table, types: Vec::new(), standing, replaces: false, pieces };
+        let planned = self.sink.plan(std::slice::from_ref(&copy), &self.published.fingerprint()).await;
         if planned.is_err() {
             self.planned.remove(&copy.table.oid);
         }
-        assert_eq!(planned?, [Format::Text]);
+        assert_eq!(planned?, [CopyPlan { format: Format::Text, together: false }]);
         let mut reader = snapshot.reader().await?;
         let rows = reader.rows(&copy.table, &piece.extent, Format::Text, Arc::default()).await?;
         let copied = self.sink.loader()?.load(&copy, &piece, snapshot.boundary, rows).await?;
@@ -164,7 +165,7 @@ async fn what_does_not_fit_is_named_without_its_value() {
             let identity = copying.source.connect().await;
             std::mem::swap(&mut copying.sink, &mut sink);
             copying.sink.open(&identity.unwrap()).await.unwrap();
-            let snapshot = copying.source.snapshot().await.unwrap();
+            let snapshot = copying.source.snapshots().take().await.unwrap();
             copying.begun.snapshot = Some(snapshot);
             let stop = copying.load(name).await.unwrap_err();
             assert!(matches!(stop.reason(), Reason::SchemaMismatch { .. }), "{stop}");

@@ -3,7 +3,8 @@
 //! A walsender leaves out, without a word, the changes of a table that has left the publication, and its keepalives
 //! move over them. So nothing is acknowledged above a point for which this proof has been made.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::catalog;
 use crate::connect::SqlConnection;
 use crate::partitions::{self, Answers, Watch};
 use crate::position::Boundary;
-use crate::published::Published;
+use crate::published::{Published, tables_of};
 use crate::stop::{Reason, Side, Stop};
 
 /// Proofs are not made closer to one another than this, nor than so many times what the last one took, within reason.
@@ -32,6 +33,8 @@ pub(crate) struct Attestation {
 
 #[derive(Debug)]
 struct Shared {
+    /// A table is published that the flow does not know.
+    joined: AtomicBool,
     latest: Mutex<Result<Option<Boundary>, Stop>>,
     asked: Notify,
 }
@@ -51,7 +54,8 @@ pub(crate) struct Claim {
 
 impl Attestation {
     pub(crate) fn start(claim: Claim) -> Attestation {
-        let shared = Arc::new(Shared { latest: Mutex::new(Ok(None)), asked: Notify::new() });
+        let shared =
+            Arc::new(Shared { joined: AtomicBool::new(false), latest: Mutex::new(Ok(None)), asked: Notify::new() });
         let task = tokio::spawn(attest(claim, Arc::clone(&shared)));
         Attestation { shared, task }
     }
@@ -59,6 +63,11 @@ impl Attestation {
     /// Asks for a new proof.
     pub(crate) fn ask(&self) {
         self.shared.asked.notify_one();
+    }
+
+    /// Whether a table is published that the flow does not know.
+    pub(crate) fn joined(&self) -> bool {
+        self.shared.joined.load(Ordering::Relaxed)
     }
 
     /// What has been proved, or why nothing can be any more.
@@ -74,14 +83,16 @@ impl Drop for Attestation {
 }
 
 async fn attest(claim: Claim, shared: Arc<Shared>) {
-    let mut looks = Looks::default();
+    let mut looks = Looks { known: tables_of(&claim.bound).collect(), ..Looks::default() };
     loop {
         let begun = Instant::now();
-        let result = tokio::time::timeout(claim.patience, prove(&claim, &mut looks)).await.unwrap_or_else(|_| {
-            let patience = claim.patience.as_secs();
-            let what = format!("no answer to a question about the publications within {patience} s");
-            Err(Reason::Connection { side: Side::Source, what }.into())
-        });
+        let result = tokio::time::timeout(claim.patience, prove(&claim, &mut looks, &shared.joined))
+            .await
+            .unwrap_or_else(|_| {
+                let patience = claim.patience.as_secs();
+                let what = format!("no answer to a question about the publications within {patience} s");
+                Err(Reason::Connection { side: Side::Source, what }.into())
+            });
         let ended = result.is_err();
         *shared.latest.lock().unwrap_or_else(PoisonError::into_inner) = result;
         if ended {
@@ -95,6 +106,8 @@ async fn attest(claim: Claim, shared: Arc<Shared>) {
 /// Where the source's write position was at the last look, and up to where two looks have agreed.
 #[derive(Default)]
 struct Looks {
+    /// The tables that the flow knows.
+    known: HashSet<u32>,
     looked: Option<Boundary>,
     proved: Option<Boundary>,
 }
@@ -104,15 +117,18 @@ struct Looks {
 /// A change may lie in the WAL, and be obeyed by the walsender, before anybody can see it: its transaction is then
 /// between its commit record and its end, for microseconds, or for as long as it waits for a synchronous standby. So a
 /// write position counts as proved only by a look that begins later than the one that read it.
-async fn prove(claim: &Claim, looks: &mut Looks) -> Result<Option<Boundary>, Stop> {
+async fn prove(claim: &Claim, looks: &mut Looks, joined: &AtomicBool) -> Result<Option<Boundary>, Stop> {
     let client = &claim.sql.client;
     let point = catalog::insert_position(client).await?;
     if looks.proved == Some(point) || catalog::publication_change_in_flight(client).await? {
         // A change under way is not a fault: the next look will tell.
         return Ok(looks.proved);
     }
-    let now = published(&claim.sql, claim.server_version, &claim.publications, &claim.bound).await?;
+    let now = published(&claim.sql, claim.server_version, &claim.publications, &claim.bound, &[]).await?;
     look(&claim.sql, &now, &claim.partitions).await?;
+    if now.tables.iter().any(|table| !looks.known.contains(&table.oid)) {
+        joined.store(true, Ordering::Relaxed);
+    }
     looks.proved = looks.looked.max(looks.proved);
     looks.looked = Some(point);
     Ok(looks.proved)
@@ -144,12 +160,14 @@ pub(crate) async fn look(sql: &SqlConnection, now: &Published, watch: &Mutex<Wat
     Ok(())
 }
 
-/// What is published now. Refused if something has left since the fingerprint `bound` was taken.
+/// What is published now. Refused if something has left since the fingerprint `bound` was taken, except of the tables
+/// named in `again`.
 pub(crate) async fn published(
     sql: &SqlConnection,
     server_version: u32,
     publications: &[String],
     bound: &str,
+    again: &[String],
 ) -> Result<Published, Stop> {
     let now = catalog::published(&sql.client, server_version, publications).await;
     let mut now = now.map_err(|stop| match stop.reason() {
@@ -159,7 +177,10 @@ pub(crate) async fn published(
         }
         _ => stop,
     })?;
+    let again: Vec<u32> =
+        now.tables.iter().filter(|table| again.contains(&table.to_string())).map(|table| table.oid).collect();
     let mut missing = now.missing_from(bound);
+    missing.retain(|member| !again.contains(&member.table));
     if !missing.is_empty() {
         // A partition that was published for itself, and detached, left with its tree: what was committed before is in
         // the stream, and it is told.
@@ -171,8 +192,8 @@ pub(crate) async fn published(
     // A table that no longer exists has left nothing out; one of the same name made since is another table.
     for gone in missing.iter().filter(|m| m.key.starts_with("publishes") && !existing.contains(&m.table)) {
         now.warnings.push(format!(
-            "{} no longer exists on the source: what the target has of it stays, and a new table of that name is \
-            not carried",
+            "{} no longer exists on the source: what the target has of it stays; a new table of that name is \
+             another one",
             gone.label
         ));
     }

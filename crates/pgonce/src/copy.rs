@@ -1,6 +1,6 @@
 //! The copy of tables: many pieces, one queue, largest first, as many workers as there are jobs.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,48 +10,51 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::cut;
-use crate::flow::{StoredFlow, StoredTable};
+use crate::flow::{StartMode, StoredFlow, StoredTable};
+use crate::join::Joining;
 use crate::piece::{Format, Piece, Standing, TableCopy};
 use crate::pipeline::{Phase, Pipeline, Progress};
 use crate::position::Boundary;
 use crate::published::{Published, PublishedTable};
 use crate::sink::{Loader, Sink};
-use crate::snapshot::{Passed, Snapshot};
+use crate::snapshot::{Passed, Snapshot, SnapshotReader};
 use crate::source::Source;
-use crate::stop::Stop;
+use crate::stop::{Reason, Stop};
 
 /// A piece that is to be copied.
-struct Job {
-    table: Arc<TableCopy>,
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) table: Arc<TableCopy>,
     piece: Piece,
     format: Format,
 }
 
-/// The pieces that nobody has taken yet, largest first.
-type Queue = Arc<Mutex<VecDeque<Job>>>;
-
 /// A piece that has been copied.
-struct Landed {
-    table: u32,
-    piece: i32,
-    rows: u64,
+#[derive(Debug)]
+pub(crate) struct Landed {
+    pub(crate) table: u32,
+    pub(crate) piece: i32,
+    pub(crate) rows: u64,
 }
 
 impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
-    /// Copies what has not been copied of the tables that the flow began with.
+    /// The initial copy: what has not been copied of the tables that are published. `snapshot` is that of a slot that
+    /// was made just now.
     pub(crate) async fn copy(
         &mut self,
         flow: &mut StoredFlow,
         published: &Published,
         snapshot: Option<Snapshot>,
     ) -> Result<(), Stop> {
-        // Only what was published before the slot was made: of a table added since, changes may be missing from the
-        // stream.
-        let bound = flow.binding.tables();
-        let known: HashMap<u32, &StoredTable> = flow.tables.iter().map(|table| (table.oid, table)).collect();
-        let tables: Vec<&PublishedTable> = published.tables.iter().filter(|t| bound.contains(&t.oid)).collect();
-        let is_copied = |table: &&PublishedTable| known.get(&table.oid).is_some_and(|t| t.is_copied());
-        let (done, to_copy): (Vec<_>, Vec<_>) = tables.into_iter().partition(is_copied);
+        // The slot's own snapshot is older than a look at what is published: changes of a table that was added in
+        // between may be missing from the stream. It joins later.
+        let bound = snapshot.is_some().then(|| flow.binding.tables());
+        let to_copy = |table: &&PublishedTable| bound.as_ref().is_none_or(|bound| bound.contains(&table.oid));
+        let tables: Vec<&PublishedTable> = published.tables.iter().filter(to_copy).collect();
+        let replaced = self.replaced(published)?;
+        let standings = standings(flow, published, &replaced);
+        let (to_copy, done): (Vec<_>, Vec<_>) =
+            tables.into_iter().partition(|table| standings.contains_key(&table.oid));
         self.progress.send_modify(|p| {
             p.phase = Phase::Copying;
             p.fault = None;
@@ -63,33 +66,152 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         }
         let snapshot = match snapshot {
             Some(snapshot) => snapshot,
-            None => self.source.snapshot().await?,
+            None => self.source.snapshots().take().await?,
         };
-        let planned = plan(&snapshot, &to_copy, &known, self.options.piece_bytes).await?;
-        let formats = self.sink.plan(&planned).await?;
-        remember(flow, &planned);
-        self.copy_pieces(flow, snapshot, planned, formats).await
+        let reader = snapshot.reader().await?;
+        let jobs = self.plan(flow, published, &reader, &to_copy, &replaced).await?;
+        drop(reader);
+        self.copy_pieces(flow, snapshot, jobs).await
     }
 
-    /// Copies every piece of `planned` that is not copied.
-    async fn copy_pieces(
+    /// What is to be copied while the flow streams, if anything is: tables that have joined the publication, those that
+    /// are to be copied again, and what is left of an earlier session.
+    pub(crate) async fn join(&mut self, flow: &mut StoredFlow, published: &Published) -> Result<Option<Joining>, Stop> {
+        let replaced = self.replaced(published)?;
+        let standings = standings(flow, published, &replaced);
+        let to_copy = published.tables.iter().filter(|table| standings.contains_key(&table.oid));
+        let to_copy: Vec<&PublishedTable> = to_copy.collect();
+        if to_copy.is_empty() {
+            return Ok(None);
+        }
+        let snapshots = self.source.snapshots();
+        let reader = snapshots.now().await?;
+        let jobs = self.plan(flow, published, &reader, &to_copy, &replaced).await?;
+        drop(reader);
+        self.progress.send_modify(|p| {
+            p.tables = published.tables.len();
+            p.tables_copied = published.tables.len() - to_copy.len();
+        });
+        let together = flow.tables.iter().filter(|table| table.together).map(|table| table.oid).collect();
+        Ok(Some(Joining::new(jobs, &together, snapshots, self.options.jobs)))
+    }
+
+    /// The OIDs of the tables that are to be copied again.
+    pub(crate) fn replaced(&self, published: &Published) -> Result<HashSet<u32>, Stop> {
+        let oid = |name: &String| match published.tables.iter().find(|table| table.to_string() == *name) {
+            Some(table) => Ok(table.oid),
+            None => {
+                let what = format!("table {name} cannot be copied again: it is not published");
+                let hint = "Name tables as schema.table, as they are on the source and in the publication: \
+                            SELECT schemaname, tablename FROM pg_publication_tables;"
+                    .to_owned();
+                Err(Reason::Unsupported { what, hint }.into())
+            }
+        };
+        self.options.reseed.iter().map(oid).collect()
+    }
+
+    /// Cuts and stores what is to be copied, and gives the pieces, largest first.
+    async fn plan(
         &mut self,
         flow: &mut StoredFlow,
-        snapshot: Snapshot,
-        planned: Vec<TableCopy>,
-        formats: Vec<Format>,
-    ) -> Result<(), Stop> {
+        published: &Published,
+        reader: &SnapshotReader,
+        tables: &[&PublishedTable],
+        replaced: &HashSet<u32>,
+    ) -> Result<Vec<Job>, Stop> {
+        let standings = standings(flow, published, replaced);
+        let is_fresh = |table: &&PublishedTable| standings.get(&table.oid) != Some(&Standing::Planned);
+        let fresh: Vec<&PublishedTable> = tables.iter().copied().filter(is_fresh).collect();
+        let mut cut = cut::cut(reader, &fresh, self.options.piece_bytes).await?;
+        let mut types = cut::column_types(reader, tables).await?;
+        let stored: HashMap<u32, &StoredTable> = flow.tables.iter().map(|table| (table.oid, table)).collect();
+        let planned = tables.iter().map(|table| TableCopy {
+            table: (*table).clone(),
+            types: types.remove(&table.oid).unwrap_or_default(),
+            standing: standings.get(&table.oid).copied().unwrap_or(Standing::Planned),
+            replaces: replaced.contains(&table.oid),
+            pieces: match cut.remove(&table.oid) {
+                Some(pieces) => pieces,
+                None => stored.get(&table.oid).map(|stored| not_copied(stored)).unwrap_or_default(),
+            },
+        });
+        let planned: Vec<TableCopy> = planned.collect();
+        let taken: HashSet<u32> = fresh.iter().map(|table| table.oid).collect();
+        let fingerprint = published.extended(&flow.binding.published, &taken);
+        let plan = self.sink.plan(&planned, &fingerprint).await?;
+        // From here on it is decided: another session of this process does not begin anew.
+        self.options.reseed.clear();
+        flow.binding.published = fingerprint;
+        for (copy, plan) in planned.iter().zip(&plan).filter(|(copy, _)| copy.standing != Standing::Planned) {
+            flow.tables.retain(|table| table.oid != copy.table.oid);
+            let (oid, together) = (copy.table.oid, plan.together);
+            flow.tables.push(StoredTable { oid, together, pieces: copy.stored_pieces() });
+        }
+        Ok(jobs(planned, plan.iter().map(|plan| plan.format)))
+    }
+
+    /// Copies every piece before anything else.
+    async fn copy_pieces(&mut self, flow: &mut StoredFlow, snapshot: Snapshot, jobs: Vec<Job>) -> Result<(), Stop> {
         let boundary = snapshot.boundary;
-        let mut left: HashMap<u32, usize> = planned.iter().map(|t| (t.table.oid, t.pieces.len())).collect();
-        let queue = queue(planned, formats);
+        let mut left: HashMap<u32, usize> = HashMap::new();
+        jobs.iter().for_each(|job| *left.entry(job.table.table.oid).or_insert(0) += 1);
         let passed = Arc::new(Passed::default());
-        let (sender, mut landed) = mpsc::unbounded_channel();
-        let snapshot = Arc::new(snapshot);
-        let workers = self.options.jobs.get().min(locked(&queue).len());
+        let workers = self.options.jobs.get().min(jobs.len());
+        let loaders = (0..workers).map(|_| self.sink.loader()).collect::<Result<Vec<_>, Stop>>()?;
+        let mut workers = Workers::start(snapshot, jobs, loaders, Arc::clone(&passed));
+        let before = self.progress.borrow().bytes_copied;
+        let mut tick = interval(Duration::from_millis(250));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let look = |p: &mut Progress, current| {
+            p.bytes_copied = before + passed.bytes.load(Ordering::Relaxed);
+            p.table = current;
+        };
+        loop {
+            tokio::select! {
+                landed = workers.next() => {
+                    let Some(landed) = landed? else { break };
+                    self.advanced = true;
+                    land(flow, &landed, boundary);
+                    self.sink.landed(landed.table, landed.piece, boundary);
+                    let of_table = left.entry(landed.table).or_insert(1);
+                    *of_table -= 1;
+                    let whole = *of_table == 0;
+                    self.progress.send_modify(|p| {
+                        look(p, workers.current());
+                        p.rows_copied += landed.rows;
+                        p.tables_copied += usize::from(whole);
+                    });
+                }
+                _ = tick.tick() => self.progress.send_modify(|p| look(p, workers.current())),
+            }
+        }
+        self.progress.send_modify(|p| look(p, None));
+        Ok(())
+    }
+}
+
+/// Those that copy the pieces of one snapshot. Dropped, they end, and what they had begun is rolled back.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    tasks: JoinSet<Result<(), Stop>>,
+    landed: mpsc::UnboundedReceiver<Landed>,
+    current: Arc<Mutex<Option<String>>>,
+}
+
+impl Workers {
+    /// One worker for each loader.
+    pub(crate) fn start<L: Loader>(
+        snapshot: Snapshot,
+        jobs: Vec<Job>,
+        loaders: Vec<L>,
+        passed: Arc<Passed>,
+    ) -> Workers {
+        let (sender, landed) = mpsc::unbounded_channel();
         let current = Arc::new(Mutex::new(None));
-        // Dropped, it ends all workers; what they had begun is rolled back.
+        let (snapshot, queue) = (Arc::new(snapshot), Arc::new(Mutex::new(VecDeque::from(jobs))));
         let mut tasks = JoinSet::new();
-        for _ in 0..workers {
+        for loader in loaders {
             let worker = Worker {
                 snapshot: Arc::clone(&snapshot),
                 queue: Arc::clone(&queue),
@@ -97,53 +219,38 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 current: Arc::clone(&current),
                 landed: sender.clone(),
             };
-            tasks.spawn(worker.run(self.sink.loader()?));
+            tasks.spawn(worker.run(loader));
         }
-        drop(sender);
-        let before = self.progress.borrow().bytes_copied;
-        let mut tick = interval(Duration::from_millis(250));
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let look = |p: &mut Progress| {
-            p.bytes_copied = before + passed.bytes.load(Ordering::Relaxed);
-            p.table = current.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        };
+        Workers { tasks, landed, current }
+    }
+
+    /// The next piece that has landed; `None` when all have. Dropping the future loses nothing.
+    pub(crate) async fn next(&mut self) -> Result<Option<Landed>, Stop> {
         loop {
             tokio::select! {
                 // What has been copied is taken note of before the fault that ends the session.
                 biased;
-                Some(done) = landed.recv() => {
-                    self.advanced = true;
-                    land(flow, &done, boundary);
-                    self.sink.landed(done.table, done.piece, boundary);
-                    let of_table = left.entry(done.table).or_insert(1);
-                    *of_table -= 1;
-                    let whole = *of_table == 0;
-                    self.progress.send_modify(|p| {
-                        look(p);
-                        p.rows_copied += done.rows;
-                        p.tables_copied += usize::from(whole);
-                    });
-                }
-                ended = tasks.join_next() => match ended {
+                Some(landed) = self.landed.recv() => return Ok(Some(landed)),
+                ended = self.tasks.join_next() => match ended {
                     Some(Ok(ended)) => ended?,
                     Some(Err(error)) => return Err(Stop::internal(format!("a worker of the copy ended: {error}"))),
-                    None => break,
+                    None => return Ok(None),
                 },
-                _ = tick.tick() => self.progress.send_modify(look),
             }
         }
-        self.progress.send_modify(|p| {
-            look(p);
-            p.table = None;
-        });
-        Ok(())
+    }
+
+    /// The table that was taken last.
+    pub(crate) fn current(&self) -> Option<String> {
+        locked(&self.current).clone()
     }
 }
 
 /// One of those that copy pieces.
 struct Worker {
     snapshot: Arc<Snapshot>,
-    queue: Queue,
+    /// The pieces that nobody has taken yet.
+    queue: Arc<Mutex<VecDeque<Job>>>,
     passed: Arc<Passed>,
     /// The table that was taken last.
     current: Arc<Mutex<Option<String>>>,
@@ -156,7 +263,7 @@ impl Worker {
         let mut reader = self.snapshot.reader().await?;
         loop {
             let Some(job) = locked(&self.queue).pop_front() else { return Ok(()) };
-            *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(job.table.table.to_string());
+            *locked(&self.current) = Some(job.table.table.to_string());
             let passed = Arc::clone(&self.passed);
             let rows = reader.rows(&job.table.table, &job.piece.extent, job.format, passed).await?;
             let rows = loader.load(&job.table, &job.piece, self.snapshot.boundary, rows).await?;
@@ -168,11 +275,11 @@ impl Worker {
     }
 }
 
-fn locked(queue: &Queue) -> std::sync::MutexGuard<'_, VecDeque<Job>> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn queue(planned: Vec<TableCopy>, formats: Vec<Format>) -> Queue {
+fn jobs(planned: Vec<TableCopy>, formats: impl Iterator<Item = Format>) -> Vec<Job> {
     let mut jobs = Vec::new();
     for (table, format) in planned.into_iter().zip(formats) {
         let table = Arc::new(table);
@@ -181,51 +288,38 @@ fn queue(planned: Vec<TableCopy>, formats: Vec<Format>) -> Queue {
     }
     // Stable: the ranges of a table stay in their order, in which its blocks lie most likely.
     jobs.sort_by_key(|job| std::cmp::Reverse(job.piece.bytes));
-    Arc::new(Mutex::new(jobs.into()))
+    jobs
 }
 
-/// What is to be copied under `snapshot`: pieces that were planned before and still hold, and new ones.
-async fn plan(
-    snapshot: &Snapshot,
-    tables: &[&PublishedTable],
-    known: &HashMap<u32, &StoredTable>,
-    piece_bytes: u64,
-) -> Result<Vec<TableCopy>, Stop> {
-    let reader = snapshot.reader().await?;
-    let standing = |table: &PublishedTable| match known.get(&table.oid) {
-        None => Standing::New,
-        // What was read in another snapshot does not hold together with what is read in this one.
-        Some(stored) if stored.together && stored.boundary().is_some() => Standing::Anew,
-        Some(_) => Standing::Planned,
+/// How the published tables stand that are to be copied, by OID.
+fn standings(flow: &StoredFlow, published: &Published, replaced: &HashSet<u32>) -> HashMap<u32, Standing> {
+    let stored: HashMap<u32, &StoredTable> = flow.tables.iter().map(|table| (table.oid, table)).collect();
+    // A flow that began without a copy has the tables that were published then.
+    let there = if flow.binding.start == StartMode::GoForward { flow.binding.tables() } else { HashSet::new() };
+    let of = |table: &PublishedTable| {
+        let stored = stored.get(&table.oid).copied();
+        let standing = standing(stored, replaced.contains(&table.oid), there.contains(&table.oid));
+        Some((table.oid, standing?))
     };
-    let fresh: Vec<&PublishedTable> =
-        tables.iter().copied().filter(|table| standing(table) != Standing::Planned).collect();
-    let mut cut = cut::cut(&reader, &fresh, piece_bytes).await?;
-    let mut types = cut::column_types(&reader, tables).await?;
-    let planned = tables.iter().map(|table| TableCopy {
-        table: (*table).clone(),
-        types: types.remove(&table.oid).unwrap_or_default(),
-        standing: standing(table),
-        pieces: match cut.remove(&table.oid) {
-            Some(pieces) => pieces,
-            None => known.get(&table.oid).map(|stored| not_copied(stored)).unwrap_or_default(),
-        },
-    });
-    Ok(planned.collect())
+    published.tables.iter().filter_map(of).collect()
+}
+
+fn standing(stored: Option<&StoredTable>, replaced: bool, there: bool) -> Option<Standing> {
+    match stored {
+        Some(_) if replaced => Some(Standing::Anew),
+        None if replaced => Some(Standing::New),
+        Some(stored) if stored.is_copied() => None,
+        // What was read in another snapshot does not hold together with what is read in this one.
+        Some(stored) if stored.together && stored.boundary().is_some() => Some(Standing::Anew),
+        Some(_) => Some(Standing::Planned),
+        None if there => None,
+        None => Some(Standing::New),
+    }
 }
 
 fn not_copied(stored: &StoredTable) -> Vec<Piece> {
     let pieces = stored.pieces.iter().filter(|piece| piece.boundary.is_none());
     pieces.map(|p| Piece { number: p.number, extent: p.extent.clone(), bytes: p.bytes }).collect()
-}
-
-/// Takes what was planned anew into what is stored of the flow.
-fn remember(flow: &mut StoredFlow, planned: &[TableCopy]) {
-    for plan in planned.iter().filter(|plan| plan.standing != Standing::Planned) {
-        let together = plan.pieces.iter().any(|piece| piece.extent.is_physical());
-        flow.tables.retain(|table| table.oid != plan.table.oid);
-        flow.tables.push(StoredTable { oid: plan.table.oid, together, pieces: plan.stored_pieces() });
-    }
 }
 
 fn land(flow: &mut StoredFlow, done: &Landed, boundary: Boundary) {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::piece::Extent;
 use crate::position::{Boundary, Checkpoint, Lsn, Timeline};
-use crate::published::Published;
+use crate::published::{Published, tables_of};
 
 /// Who is at the other end, as `IDENTIFY_SYSTEM` on the replication connection says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,8 +53,7 @@ impl Binding {
 
     /// The OIDs of the tables that were published when the flow was bound.
     pub fn tables(&self) -> HashSet<u32> {
-        let published = self.published.lines().filter_map(|line| line.strip_prefix("publishes "));
-        published.filter_map(|line| line.split_once(" # ")?.0.parse().ok()).collect()
+        tables_of(&self.published).collect()
     }
 }
 

@@ -11,6 +11,7 @@ pub mod flow;
 pub mod frontier;
 pub mod guarantee;
 pub mod ident;
+mod join;
 mod long_names;
 pub mod partitions;
 pub mod pgoutput;

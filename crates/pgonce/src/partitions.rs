@@ -4,7 +4,7 @@
 //! makes the target differ, so it is noted, in lines of the flow's fingerprint beside those of its partitions, and told
 //! at every start until somebody says that it is mended. No I/O here.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::fmt;
 
 use crate::position::Lsn;
@@ -201,6 +201,21 @@ pub fn mended(text: &str, name: &str) -> Option<String> {
         }
     }
     found.then(|| lines.iter().map(|line| format!("{line}\n")).collect())
+}
+
+/// The lines of `text` (a fingerprint) about partitions, with those of the tables `taken`, which are copied anew, as
+/// they are `now`: what was noted of them is mended by that.
+pub(crate) fn taken_anew(text: &str, now: &[Partition], taken: &HashSet<u32>) -> String {
+    let concerned = |oid: u32, root: u32| taken.contains(&oid) || taken.contains(&root);
+    let kept =
+        text.lines().filter(|line| is_line(line)).filter(|line| match (Partition::parse(line), Note::parse(line)) {
+            (Some(partition), _) => !concerned(partition.oid, partition.root),
+            (None, Some(note)) => !concerned(note.oid, note.root),
+            (None, None) => true,
+        });
+    let fresh = now.iter().filter(|p| if p.own { taken.contains(&p.oid) } else { taken.contains(&p.root) });
+    let lines = kept.map(str::to_owned).chain(fresh.map(|p| p.line().replace('\n', " ")));
+    lines.map(|line| line + "\n").collect()
 }
 
 /// What has to be found out before a look can be judged.

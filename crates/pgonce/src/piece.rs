@@ -170,6 +170,8 @@ pub struct TableCopy {
     pub types: Vec<ColumnType>,
     /// How it stands.
     pub standing: Standing,
+    /// The target may hold rows of it, which the copy takes the place of.
+    pub replaces: bool,
     /// The pieces that have not been copied; all of them unless it is [`Standing::Planned`].
     pub pieces: Vec<Piece>,
 }
@@ -193,6 +195,15 @@ impl TableCopy {
             _ => None,
         })
     }
+}
+
+/// What a sink says of a table that it was told to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyPlan {
+    /// The format in which it is copied.
+    pub format: Format,
+    /// Its pieces hold together only if they are all read in one snapshot.
+    pub together: bool,
 }
 
 /// A format of COPY.

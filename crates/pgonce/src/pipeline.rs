@@ -1,7 +1,8 @@
 //! The one loop: from a source to a sink, and the acknowledgement back.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -9,11 +10,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::frontier::Frontier;
+use crate::join::{Joined, Joining};
 use crate::pgoutput::PgTime;
 use crate::position::{Boundary, Checkpoint, Lsn, Timeline};
 use crate::sink::{Binding, IdlePoint, Sink, StartMode, Stored, StoredFlow, StoredTable, Written};
 use crate::source::{Event, Source};
-use crate::stop::Stop;
+use crate::stop::{Reason, Stop};
 use crate::transaction::Transaction;
 
 /// How a pipeline runs.
@@ -27,6 +29,8 @@ pub struct PipelineOptions {
     pub jobs: NonZeroUsize,
     /// A table that is larger is copied in pieces of about so many bytes.
     pub piece_bytes: u64,
+    /// Tables, as schema.table, that are copied again: what the target has of them is replaced.
+    pub reseed: Vec<String>,
     /// Bounds of a group of transactions.
     pub group: GroupLimits,
     /// How often an idle boundary is stored, at most.
@@ -45,6 +49,7 @@ impl PipelineOptions {
             until: None,
             jobs: NonZeroUsize::new(4).unwrap_or(NonZeroUsize::MIN),
             piece_bytes: 64 << 20,
+            reseed: Vec::new(),
             group: GroupLimits::default(),
             idle_interval: Duration::from_secs(2),
             backoff_max: Duration::from_secs(10),
@@ -161,12 +166,21 @@ pub struct Pipeline<Src, Snk> {
     pub(crate) progress: watch::Sender<Progress>,
     /// Whether the session that has just ended got anything done: then the next pause is a short one.
     pub(crate) advanced: bool,
+    /// Tables that changes arrived to before the flow knew them: OID and name.
+    strangers: BTreeMap<u32, String>,
 }
 
 impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
     /// Joins a source and a sink. Nothing is connected yet.
     pub fn new(source: Src, sink: Snk, options: PipelineOptions) -> Pipeline<Src, Snk> {
-        Pipeline { source, sink, options, progress: watch::Sender::new(Progress::default()), advanced: false }
+        Pipeline {
+            source,
+            sink,
+            options,
+            progress: watch::Sender::new(Progress::default()),
+            advanced: false,
+            strangers: BTreeMap::new(),
+        }
     }
 
     /// What the pipeline is doing, at any time.
@@ -182,9 +196,20 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         loop {
             self.advanced = false;
             let fault = match self.session(&mut stop).await {
-                Ok(finished) => return Ok(finished),
+                Ok(Some(finished)) => return Ok(finished),
+                Ok(None) => {
+                    tracing::info!("a table has joined the publication: the flow takes it in");
+                    continue;
+                }
                 Err(fault) => fault,
             };
+            if let Reason::TableJoined { table, oid } = fault.reason()
+                && self.strangers.insert(*oid, table.clone()).is_none()
+            {
+                tracing::info!("{fault}");
+                self.source.close().await;
+                continue;
+            }
             if self.advanced {
                 attempts = 0;
             }
@@ -208,12 +233,12 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
     }
 
     /// One session: from connecting to the end of the stream. Whatever ends it, the next one starts from what is
-    /// stored.
-    async fn session(&mut self, stop: &mut watch::Receiver<bool>) -> Result<Finished, Stop> {
+    /// stored. `None`: another one is to begin at once, to take in what has joined the publication.
+    async fn session(&mut self, stop: &mut watch::Receiver<bool>) -> Result<Option<Finished>, Stop> {
         let mut connect_stop = stop.clone();
-        let (flow, timeline) = tokio::select! {
+        let Prepared { flow, timeline, joining } = tokio::select! {
             // Dropping a copy or a connection half-way leaves nothing behind: both commit whole or not at all.
-            () = stopped(&mut connect_stop) => return Ok(Finished::Stopped),
+            () = stopped(&mut connect_stop) => return Ok(Some(Finished::Stopped)),
             ready = self.prepare() => ready?,
         };
         self.source.stream(&flow).await?;
@@ -227,7 +252,8 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             p.fault = None;
             p.checkpoint = flow.checkpoint;
             p.consistent_from = consistent_from;
-            p.phase = if consistent_from.is_some() { Phase::CatchingUp } else { Phase::Streaming };
+            let behind = consistent_from.is_some() || joining.is_some();
+            p.phase = if behind { Phase::CatchingUp } else { Phase::Streaming };
         });
         let mut flowing = Flowing {
             frontier: Frontier::new(flow.checkpoint.map(|c| c.end), Some(flow.idle.boundary)),
@@ -236,19 +262,24 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             boundary: flow.binding.boundary,
             timeline,
             until,
+            joining,
             consistent_from,
             durable_at: Instant::now(),
             idle_at: Instant::now(),
             ask_at: Instant::now(),
         };
         let finished = self.flow(&mut flowing, stop).await?;
-        self.progress.send_modify(|p| p.phase = Phase::Stopping);
+        if finished.is_some() {
+            self.progress.send_modify(|p| p.phase = Phase::Stopping);
+        }
+        // Pieces that are under way are rolled back.
+        drop(flowing);
         self.source.close().await;
         Ok(finished)
     }
 
     /// Connects both ends, and on a first start binds and copies.
-    async fn prepare(&mut self) -> Result<(StoredFlow, Timeline), Stop> {
+    async fn prepare(&mut self) -> Result<Prepared, Stop> {
         self.progress.send_modify(|p| {
             p.phase = Phase::Connecting;
             p.writing = false;
@@ -258,6 +289,8 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             Stored::Flow(flow) => (flow, None),
             Stored::Nothing => {
                 let published = self.source.publish(self.options.start).await?;
+                let replaced = self.replaced(&published)?;
+                self.sink.replace(&replaced);
                 // Before there is a slot that keeps WAL.
                 self.sink.check(&published, self.options.start).await?;
                 self.progress.send_modify(|p| p.phase = Phase::Beginning);
@@ -269,15 +302,19 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 (StoredFlow { binding, streaming, tables: Vec::new(), checkpoint: None, idle }, begun.snapshot)
             }
         };
-        let published = self.source.published(&flow.binding).await?;
+        let published = self.source.published(&flow.binding, &self.options.reseed).await?;
         self.sink.published(&published).await?;
-        let added = published.added_to(&flow.binding.published);
+        let replaced = self.replaced(&published)?;
+        self.sink.replace(&replaced);
         let mut warnings = Vec::new();
-        warnings.extend(
-            added.iter().map(|what| {
-                format!("{what} came after the flow began and is not carried; a change to it stops the flow")
-            }),
-        );
+        for (oid, table) in std::mem::take(&mut self.strangers) {
+            if !published.tables.iter().any(|published| published.oid == oid) {
+                warnings.push(format!(
+                    "table {table} has left the publication again before it was copied: its changes are left out"
+                ));
+                self.sink.leave_out(oid);
+            }
+        }
         self.warn(warnings);
         if !flow.streaming {
             self.copy(&mut flow, &published, snapshot).await?;
@@ -286,7 +323,8 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             // What comes up when the copy is handed over to the stream.
             self.warn(Vec::new());
         }
-        Ok((flow, identity.timeline))
+        let joining = self.join(&mut flow, &published).await?;
+        Ok(Prepared { flow, timeline: identity.timeline, joining })
     }
 
     /// Shows these warnings, the source's and the sink's, each once.
@@ -315,7 +353,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
     }
 
     /// The stream: groups to the sink, and what became durable back.
-    async fn flow(&mut self, state: &mut Flowing, stop: &mut watch::Receiver<bool>) -> Result<Finished, Stop> {
+    async fn flow(&mut self, state: &mut Flowing, stop: &mut watch::Receiver<bool>) -> Result<Option<Finished>, Stop> {
         let mut events = Vec::new();
         loop {
             // Whatever has arrived joins the next group; nothing is waited for while there is work. With a group's
@@ -328,42 +366,104 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             {
                 self.take_in(state, received, &mut events)?;
             }
-            let group = state.next_group(&self.options.group);
+            self.begin_round(state).await?;
+            // However busy the stream is.
+            while let Some(joined) = next_joined(&mut state.joining).now_or_never() {
+                self.take_joined(state, joined?).await?;
+                self.begin_round(state).await?;
+            }
+            let group = state.next_group(&self.options.group)?;
             if !group.is_empty() {
                 self.progress.send_modify(|p| p.writing = true);
                 let written = tokio::select! {
                     written = self.sink.write(&group) => written?,
-                    () = stopped_for(stop, self.options.grace) => return Ok(Finished::Stopped),
+                    () = stopped_for(stop, self.options.grace) => return Ok(Some(Finished::Stopped)),
                 };
                 self.wrote(state, &group, written);
             }
             let grace = self.options.grace;
             tokio::select! {
                 done = self.keep_house(state) => done?,
-                () = stopped_for(stop, grace) => return Ok(Finished::Stopped),
+                () = stopped_for(stop, grace) => return Ok(Some(Finished::Stopped)),
             }
-            if let Some(until) = state.until
-                && state.frontier.drained(until)
-            {
-                self.settle(state).await?;
-                return Ok(Finished::Drained(until));
+            if state.joining.is_none() {
+                if let Some(until) = state.until
+                    && state.frontier.drained(until)
+                {
+                    self.settle(state).await?;
+                    return Ok(Some(Finished::Drained(until)));
+                }
+                if self.source.joined() {
+                    return Ok(None);
+                }
             }
             if *stop.borrow() {
                 // Whatever blocks it must not keep the process from ending: then the next session repeats a little.
                 let _ = tokio::time::timeout(4 * self.options.grace, self.settle(state)).await;
-                return Ok(Finished::Stopped);
+                return Ok(Some(Finished::Stopped));
             }
             if !group.is_empty() {
                 continue;
             }
+            let next_chore = state.next_chore();
             tokio::select! {
                 received = self.source.receive(&mut events), if state.waiting.is_empty() => {
                     self.take_in(state, received, &mut events)?;
                 }
-                () = tokio::time::sleep_until(state.next_chore()) => {}
+                joined = next_joined(&mut state.joining) => self.take_joined(state, joined?).await?,
+                () = tokio::time::sleep_until(next_chore) => {}
                 () = stopped(stop) => {}
             }
         }
+    }
+
+    /// Begins the next round of what is copied beside the stream, if there is none under way.
+    async fn begin_round(&mut self, state: &mut Flowing) -> Result<(), Stop> {
+        let Some(joining) = state.joining.as_mut().filter(|joining| joining.is_idle()) else { return Ok(()) };
+        let hold = match joining.must_hold() {
+            true => Some(self.source.committed_position().await?),
+            false => None,
+        };
+        joining.begin(hold);
+        Ok(())
+    }
+
+    /// Something has happened to what is copied beside the stream.
+    async fn take_joined(&mut self, state: &mut Flowing, joined: Joined) -> Result<(), Stop> {
+        let Some(joining) = &mut state.joining else { return Ok(()) };
+        match joined {
+            Joined::Snapshot(snapshot) => {
+                if joining.accepts(snapshot.boundary) {
+                    let loaders = (0..joining.workers()).map(|_| self.sink.loader());
+                    let loaders = loaders.collect::<Result<Vec<_>, Stop>>()?;
+                    joining.copy(snapshot, loaders);
+                    self.progress.send_modify(|p| p.table = joining.current());
+                }
+            }
+            Joined::Piece { landed, boundary, last } => {
+                self.advanced = true;
+                self.sink.landed(landed.table, landed.piece, boundary);
+                state.consistent_from = state.consistent_from.max(Some(boundary));
+                let bytes = joining.passed.bytes.swap(0, Ordering::Relaxed);
+                self.progress.send_modify(|p| {
+                    p.consistent_from = state.consistent_from;
+                    p.rows_copied += landed.rows;
+                    p.bytes_copied += bytes;
+                    p.tables_copied += usize::from(last);
+                });
+            }
+            Joined::Round => {
+                self.progress.send_modify(|p| p.table = joining.current());
+                if joining.is_done() {
+                    state.joining = None;
+                    // What is drained to has to cover what was copied.
+                    if self.options.until == Some(Until::Now) {
+                        state.until = state.until.max(Some(self.source.committed_position().await?));
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     fn take_in(
@@ -399,7 +499,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             state.frontier.made_durable(claim);
         }
         self.advanced |= written.applied > 0;
-        let passed = state.consistent_from.is_none_or(|from| from.precedes(last.commit()));
+        let passed = state.joining.is_none() && state.consistent_from.is_none_or(|from| from.precedes(last.commit()));
         self.progress.send_modify(|p| {
             p.applied += written.applied;
             p.redelivered += written.redelivered;
@@ -464,7 +564,8 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             self.source.acknowledge(position);
         }
         let reported = state.frontier.reported_point();
-        let passed = state.consistent_from.is_some_and(|from| state.frontier.settled() && reported >= Some(from));
+        let passed = state.joining.is_none()
+            && state.consistent_from.is_some_and(|from| state.frontier.settled() && reported >= Some(from));
         if passed {
             state.consistent_from = None;
         }
@@ -501,6 +602,21 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
     }
 }
 
+/// What a session streams from.
+struct Prepared {
+    flow: StoredFlow,
+    timeline: Timeline,
+    joining: Option<Joining>,
+}
+
+/// Waits for what happens to what is copied beside the stream; for ever if nothing is.
+async fn next_joined(joining: &mut Option<Joining>) -> Result<Joined, Stop> {
+    match joining {
+        Some(joining) => joining.next().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The state of one streaming session.
 struct Flowing {
     frontier: Frontier,
@@ -512,6 +628,8 @@ struct Flowing {
     boundary: Boundary,
     timeline: Timeline,
     until: Option<Boundary>,
+    /// What is copied beside the stream.
+    joining: Option<Joining>,
     consistent_from: Option<Boundary>,
     durable_at: Instant,
     idle_at: Instant,
@@ -534,8 +652,9 @@ impl Flowing {
         }
     }
 
-    /// As many whole transactions as are waiting, within bounds, and none at or behind the stop position.
-    fn next_group(&mut self, limits: &GroupLimits) -> Vec<Transaction> {
+    /// As many whole transactions as are waiting, within bounds, none at or behind the stop position, and none that has
+    /// to wait for a copy, nor what is behind it.
+    fn next_group(&mut self, limits: &GroupLimits) -> Result<Vec<Transaction>, Stop> {
         let (mut count, mut bytes, mut changes) = (0, 0, 0);
         for transaction in self.waiting.iter().take(limits.transactions) {
             if self.until.is_some_and(|until| until.precedes(transaction.commit())) {
@@ -546,11 +665,16 @@ impl Flowing {
             if count > 0 && (bytes > limits.bytes || changes > limits.changes) {
                 break;
             }
+            if let Some(joining) = &mut self.joining
+                && joining.holds(transaction)?
+            {
+                break;
+            }
             count += 1;
         }
         let group: Vec<Transaction> = self.waiting.drain(..count).collect();
         self.waiting_bytes -= group.iter().map(Transaction::size).sum::<u64>();
-        group
+        Ok(group)
     }
 
     /// Whether less than a group is waiting.

@@ -87,11 +87,28 @@ impl Published {
         compared.filter_map(Member::parse).filter(|member| !here.contains(member.key.as_str())).collect()
     }
 
-    /// Labels of what this one has and `stored` (a fingerprint) had not.
-    pub fn added_to(&self, stored: &str) -> Vec<String> {
+    /// The fingerprint `stored` with what belongs to the tables `taken` as it is now, and with what has come to the
+    /// publications as such. Of the partitions of these tables nothing is to be mended any more.
+    pub(crate) fn extended(&self, stored: &str, taken: &HashSet<u32>) -> String {
         let known: HashSet<&str> = stored.lines().filter_map(|line| Some(line.split_once(" # ")?.0)).collect();
-        self.members.iter().filter(|m| !known.contains(m.key.as_str())).map(|m| m.label.clone()).collect()
+        let belongs = |member: &&Member| match member.table {
+            0 => !known.contains(member.key.as_str()),
+            table => taken.contains(&table),
+        };
+        let compared = stored.lines().filter(|line| !partitions::is_line(line));
+        let kept = compared.filter_map(Member::parse).filter(|member| !taken.contains(&member.table));
+        let mut members: Vec<Member> = kept.chain(self.members.iter().filter(belongs).cloned()).collect();
+        members.sort();
+        let mut text = Published { members, ..Published::default() }.fingerprint();
+        text.push_str(&partitions::taken_anew(stored, &self.partitions, taken));
+        text
     }
+}
+
+/// The OIDs of the tables of a fingerprint.
+pub(crate) fn tables_of(fingerprint: &str) -> impl Iterator<Item = u32> {
+    let published = fingerprint.lines().filter_map(|line| line.strip_prefix("publishes "));
+    published.filter_map(|line| line.split_once(" # ")?.0.parse().ok())
 }
 
 impl Member {
@@ -133,8 +150,16 @@ mod tests {
             warnings: Vec::new(),
         };
         let stored = before.fingerprint();
-        assert!(before.missing_from(&stored).is_empty() && before.added_to(&stored).is_empty());
+        assert!(before.missing_from(&stored).is_empty());
         assert_eq!(after.missing_from(&stored), [before.members[0].clone(), before.members[2].clone()]);
-        assert_eq!(after.added_to(&stored), ["the publishes 16390"]);
+        assert_eq!(tables_of(&stored).collect::<Vec<_>>(), [16384]);
+        // Taken in, it is guarded as the others are; what was there stays.
+        let extended = after.extended(&stored, &HashSet::from([16390]));
+        assert_eq!(tables_of(&extended).collect::<Vec<_>>(), [16384, 16390]);
+        assert_eq!(after.extended(&extended, &HashSet::new()), extended);
+        // Taken in again, only what there is now is guarded.
+        let again = "member 9 16384 [old] # x\npublication 5 1111 # z\npublishes 16384 # y\n";
+        assert_eq!(before.extended(again, &HashSet::from([16384])).lines().count(), 3);
+        assert!(before.missing_from(&before.extended(again, &HashSet::from([16384]))).is_empty());
     }
 }

@@ -1,11 +1,12 @@
 //! Where transactions go, and what a sink remembers of a flow.
 
+use std::collections::HashSet;
 use std::future::Future;
 
 use crate::flow::SourceIdentity;
 pub use crate::flow::{Binding, IdlePoint, StartMode, Stored, StoredFlow, StoredPiece, StoredTable};
 use crate::guarantee::Guarantee;
-use crate::piece::{Format, Piece, TableCopy};
+use crate::piece::{CopyPlan, Piece, TableCopy};
 use crate::position::{Boundary, EndLsn};
 use crate::published::Published;
 use crate::snapshot::TableRows;
@@ -18,9 +19,11 @@ use crate::transaction::Transaction;
 /// [`bind`](Sink::bind); [`published`](Sink::published); while tables are to be copied [`plan`](Sink::plan) once, for
 /// all of them, then
 /// [`loader`](Sink::loader) for each worker and [`landed`](Sink::landed) behind each [`Loader::load`] that went well;
-/// when every table has been copied [`copied`](Sink::copied), once in the life of a flow; then
+/// when every table of the initial copy has been copied [`copied`](Sink::copied), once in the life of a flow; then
 /// [`write`](Sink::write), [`durable`](Sink::durable), [`remember`](Sink::remember) and
 /// [`persist_idle`](Sink::persist_idle) as the stream demands.
+/// Tables that are copied while the flow streams are planned before the first of these, in the session that copies
+/// them; `loader` and `landed` come between them.
 /// After any error the session is over: the next call is `open`, and nothing of what was handed over before it may be
 /// counted on, except pieces that were loaded.
 pub trait Sink: Send {
@@ -61,12 +64,27 @@ pub trait Sink: Send {
     /// Stores what the flow is bound to, before anything is copied or streamed.
     fn bind(&mut self, binding: &Binding) -> impl Future<Output = Result<(), Stop>> + Send;
 
-    /// Stores durably into which pieces tables are cut that are to be copied, before any of them is, and says in which
-    /// format each is to be copied. What is [`Planned`](crate::piece::Standing::Planned) is stored already, what is
+    /// These tables, by OID, may hold rows on the target: their copy takes the place of them. Said before
+    /// [`check`](Sink::check) and [`plan`](Sink::plan).
+    fn replace(&mut self, tables: &HashSet<u32>) {
+        let _ = tables;
+    }
+
+    /// Changes of this table, by OID, are left out: it was published for a while, and left again before it was copied.
+    fn leave_out(&mut self, table: u32) {
+        let _ = table;
+    }
+
+    /// Stores durably into which pieces tables are cut that are to be copied, before any of them is, and what is
+    /// published with them (as [`Published::fingerprint`] writes it); says how each is to be copied. What is [`Planned`](crate::piece::Standing::Planned) is stored already, what is
     /// [`Anew`](crate::piece::Standing::Anew) replaces what was, and what was copied of that table is removed in the
     /// same atomic write. A sink that takes no snapshot refuses.
-    fn plan(&mut self, tables: &[TableCopy]) -> impl Future<Output = Result<Vec<Format>, Stop>> + Send {
-        let _ = tables;
+    fn plan(
+        &mut self,
+        tables: &[TableCopy],
+        published: &str,
+    ) -> impl Future<Output = Result<Vec<CopyPlan>, Stop>> + Send {
+        let (_, _) = (tables, published);
         async { Err(no_copy()) }
     }
 

@@ -15,7 +15,7 @@ use crate::published::Published;
 use crate::replication::{Receiver, ReceiverSettings, ReplicationSession, StartOptions};
 use crate::resume;
 use crate::sink::{Binding, StartMode, StoredFlow};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Snapshots};
 use crate::source::{Begun, Event, Source, SourceIdentity};
 use crate::sql_error::stop_from_sql;
 use crate::stop::{Reason, Side, Stop};
@@ -232,11 +232,11 @@ impl Source for SlotSource {
         Ok(Begun { boundary, snapshot: Some(snapshot) })
     }
 
-    async fn published(&mut self, binding: &Binding) -> Result<Published, Stop> {
+    async fn published(&mut self, binding: &Binding, again: &[String]) -> Result<Published, Stop> {
         let publications = self.settings.publications.clone();
         let session = self.session()?;
         let version = session.identity.server_version;
-        let now = attestation::published(&session.sql, version, &publications, &binding.published).await?;
+        let now = attestation::published(&session.sql, version, &publications, &binding.published, again).await?;
         let watch = Arc::new(Mutex::new(Watch::new(&binding.published)));
         attestation::look(&session.sql, &now, &watch).await?;
         session.partitions = Some(watch);
@@ -245,12 +245,9 @@ impl Source for SlotSource {
         Ok(now)
     }
 
-    async fn snapshot(&mut self) -> Result<Snapshot, Stop> {
-        let connection = self.session()?.connection.clone();
-        let mut exporter = ReplicationSession::open(&connection).await?;
-        let name = format!("pgonce_copy_{}_{}", std::process::id(), uniquifier());
-        let created = exporter.create_slot(&name, true).await?;
-        Ok(Snapshot::new(created.consistent_point, created.snapshot, connection, Box::new(exporter)))
+    fn snapshots(&self) -> Snapshots {
+        let pinned = self.session.as_ref().map(|session| &session.connection);
+        Snapshots::new(pinned.unwrap_or(&self.settings.connection).clone())
     }
 
     async fn stream(&mut self, stored: &StoredFlow) -> Result<(), Stop> {
@@ -275,6 +272,8 @@ impl Source for SlotSource {
             Err(stop) => return Err(self.name_the_holder(stop).await),
         };
         let session = self.session()?;
+        // Tables may have joined since it was read what is published: what is remembered must not undo that.
+        session.partitions = Some(Arc::new(Mutex::new(Watch::new(&stored.binding.published))));
         session.attestation = Some(Attestation::start(Claim {
             sql: Arc::clone(&session.sql),
             server_version: session.identity.server_version,
@@ -323,6 +322,10 @@ impl Source for SlotSource {
 
     fn attested(&mut self) -> Result<Option<Boundary>, Stop> {
         self.session()?.attestation.as_ref().map_or(Ok(None), Attestation::latest)
+    }
+
+    fn joined(&self) -> bool {
+        self.session.as_ref().and_then(|s| s.attestation.as_ref()).is_some_and(Attestation::joined)
     }
 
     async fn committed_position(&mut self) -> Result<Boundary, Stop> {
@@ -396,11 +399,4 @@ async fn wal_sender_timeout(client: &Client) -> Result<Duration, Stop> {
     let sql = "SELECT s.setting::int8 FROM pg_catalog.pg_settings s WHERE s.name = 'wal_sender_timeout'";
     let row = client.query_one(sql, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
     Ok(Duration::from_millis(u64::try_from(row.get::<_, i64>(0)).unwrap_or(60_000)))
-}
-
-/// Tells apart the temporary slots of one process.
-fn uniquifier() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }

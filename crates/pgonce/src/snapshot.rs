@@ -16,6 +16,7 @@ use crate::long_names::long_names;
 use crate::piece::{Extent, Format};
 use crate::position::Boundary;
 use crate::published::PublishedTable;
+use crate::replication::ReplicationSession;
 use crate::row_count::RowCounter;
 use crate::sql_error::{SOURCE_ENCODING, condition, is_encoding, stop_from_sql};
 use crate::stop::{Reason, ServerFault, Side, Stop};
@@ -63,6 +64,41 @@ impl Snapshot {
         })?;
         Ok(SnapshotReader { connection: Arc::new(connection) })
     }
+}
+
+/// Takes snapshots of a source, beside whatever else is done with it.
+#[derive(Clone, Debug)]
+pub struct Snapshots {
+    settings: ConnectionSettings,
+}
+
+impl Snapshots {
+    pub(crate) fn new(settings: ConnectionSettings) -> Snapshots {
+        Snapshots { settings }
+    }
+
+    /// A consistent snapshot, taken now: that of a temporary slot, which goes with it. Waits until the transactions that
+    /// are open on the source have ended.
+    pub async fn take(&self) -> Result<Snapshot, Stop> {
+        let mut exporter = ReplicationSession::open(&self.settings).await?;
+        let name = format!("pgonce_copy_{}_{}", std::process::id(), uniquifier());
+        let created = exporter.create_slot(&name, true).await?;
+        Ok(Snapshot::new(created.consistent_point, created.snapshot, self.settings.clone(), Box::new(exporter)))
+    }
+
+    /// A connection that reads what is there now, at no boundary: for looks at the catalog, and samples.
+    pub(crate) async fn now(&self) -> Result<SnapshotReader, Stop> {
+        let connection = connect_sql(&self.settings, "snapshot").await.map_err(|e| e.into_stop(Side::Source))?;
+        let begin = "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SAVEPOINT piece";
+        connection.client.batch_execute(begin).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+        Ok(SnapshotReader { connection: Arc::new(connection) })
+    }
+}
+
+/// Tells apart the temporary slots of one process.
+fn uniquifier() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// A connection that reads as of a [`Snapshot`], one piece after the other.

@@ -6,15 +6,15 @@ pub use crate::flow::SourceIdentity;
 use crate::flow::{Binding, StartMode, StoredFlow};
 use crate::position::{Boundary, Durable};
 use crate::published::Published;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Snapshots};
 use crate::stop::Stop;
 use crate::transaction::Transaction;
 
 /// Yields whole committed transactions in commit order, and takes acknowledgements.
 ///
 /// The order of calls in a session: [`connect`](Source::connect); on a first start [`publish`](Source::publish) and
-/// [`begin`](Source::begin) and,
-/// until every table is copied, [`snapshot`](Source::snapshot); then [`stream`](Source::stream) once, and
+/// [`begin`](Source::begin); then [`published`](Source::published), and,
+/// while tables are copied, snapshots from [`snapshots`](Source::snapshots); then [`stream`](Source::stream) once, and
 /// [`receive`](Source::receive) again and again. After any error the session is over: the next call is `connect`, and
 /// nothing of the session survives into the next.
 pub trait Source: Send {
@@ -28,11 +28,16 @@ pub trait Source: Send {
     /// begin. A slot that exists is used as it is.
     fn begin(&mut self, start: StartMode) -> impl Future<Output = Result<Begun, Stop>> + Send;
 
-    /// What is published now. Stops if something has left the publications since the flow was bound.
-    fn published(&mut self, binding: &Binding) -> impl Future<Output = Result<Published, Stop>> + Send;
+    /// What is published now. Stops if something has left the publications since the flow was bound, except of the
+    /// tables named in `again` (as schema.table), which are copied again.
+    fn published(
+        &mut self,
+        binding: &Binding,
+        again: &[String],
+    ) -> impl Future<Output = Result<Published, Stop>> + Send;
 
-    /// A consistent snapshot, taken now.
-    fn snapshot(&mut self) -> impl Future<Output = Result<Snapshot, Stop>> + Send;
+    /// What takes consistent snapshots, while the stream runs too.
+    fn snapshots(&self) -> Snapshots;
 
     /// Checks what is stored against slot and timeline, and starts the stream.
     fn stream(&mut self, stored: &StoredFlow) -> impl Future<Output = Result<(), Stop>> + Send;
@@ -49,6 +54,11 @@ pub trait Source: Send {
 
     /// The point below which nothing was left out of the stream, as far as it has been proved. Returns at once.
     fn attested(&mut self) -> Result<Option<Boundary>, Stop>;
+
+    /// Whether a table is published that the flow does not know, as far as has been noticed since the stream started.
+    fn joined(&self) -> bool {
+        false
+    }
 
     /// A position behind everything that has been committed: a stop position for "until now".
     fn committed_position(&mut self) -> impl Future<Output = Result<Boundary, Stop>> + Send;

@@ -202,6 +202,14 @@ pub enum Reason {
         /// What changed.
         what: String,
     },
+    /// A change arrived to a table that the flow does not know yet.
+    #[error("table {table} has joined the publication and is to be copied")]
+    TableJoined {
+        /// Schema-qualified name.
+        table: String,
+        /// Its OID on the source.
+        oid: u32,
+    },
     /// A table that is to be copied holds rows on the target.
     #[error("not empty on the target, so that the initial copy would add to it: {}", tables.join(", "))]
     TargetNotEmpty {
@@ -325,9 +333,12 @@ impl Family {
             "connection" | "busy" | "connection_refused" => Family::Connection,
             "data_gap" | "slot_lost" => Family::Gap,
             "checkpoint_unreadable" | "source_changed" | "timeline_diverged" => Family::Identity,
-            "slot_in_use" | "slot_unusable" | "publication_missing" | "publication_changed" | "source_not_ready" => {
-                Family::Source
-            }
+            "slot_in_use"
+            | "slot_unusable"
+            | "publication_missing"
+            | "publication_changed"
+            | "source_not_ready"
+            | "table_joined" => Family::Source,
             "transaction_failed" | "row_conflict" | "redelivery_conflict" => Family::Apply,
             "target_not_ready" | "schema_mismatch" | "target_not_empty" => Family::Target,
             "fenced" => Family::Fenced,
@@ -390,6 +401,7 @@ impl Reason {
             Reason::TargetNotReady { .. } => ("target_not_ready", false, F::Target),
             Reason::SchemaMismatch { .. } => ("schema_mismatch", false, F::Target),
             Reason::MapChanged { .. } => ("map_changed", false, F::Usage),
+            Reason::TableJoined { .. } => ("table_joined", true, F::Source),
             Reason::TargetNotEmpty { .. } => ("target_not_empty", false, F::Target),
             Reason::TransactionFailed { .. } => ("transaction_failed", false, F::Apply),
             Reason::RowConflict { .. } => ("row_conflict", false, F::Apply),
@@ -452,16 +464,19 @@ impl Reason {
             ),
             Reason::PublicationChanged { .. } => format!(
                 "What left was carried by this flow, and changes made to it since may never have been sent: putting it \
-                 back does not send them. (A table that was merely added is no reason to stop: the flow warns of it \
-                 and does not carry it.) {RESET}"
+                 back does not send them. (A table that was merely added is no reason to stop: it is copied while \
+                 the flow goes on.) {RESET}"
             ),
             Reason::MapChanged { .. } => format!(
                 "A flow keeps its map: put `map` back to what it was (`pgonce status` shows it). To carry the tables \
                 elsewhere, start over with the new map. {RESET}"
             ),
+            Reason::TableJoined { .. } => "Nothing to do: the flow reads anew what is published, and copies the table \
+                 while it goes on."
+                .to_owned(),
             Reason::TargetNotEmpty { tables } => format!(
                 "If its rows may go, on the target: TRUNCATE {}; (tables that reference them have to be named \
-                too). If they \
+                too), or let the copy take their place: `pgonce run --reseed SCHEMA.TABLE`. If they \
                  are a copy already, `pgonce reset --yes`, then `pgonce run --start go-forward` with a slot that \
                  was made when the copy was taken.",
                 tables.join(", ")

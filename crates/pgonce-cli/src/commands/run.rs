@@ -44,6 +44,9 @@ pub struct RunArguments {
     /// with its values: they are printed, and stored nowhere
     #[arg(long)]
     pub show_keys: bool,
+    /// Copy this table again, in place of what the target has of it, while the rest goes on. Again and again for more
+    #[arg(long, value_name = "SCHEMA.TABLE")]
+    pub reseed: Vec<String>,
     /// The flow
     #[command(flatten)]
     pub options: FlowOptions,
@@ -107,6 +110,7 @@ async fn run(config: FlowConfig, arguments: &RunArguments, spill: PathBuf, outpu
     introduce(&config, &sink.guarantee().to_string(), output);
     let mut options = PipelineOptions::new(config.start);
     options.until = arguments.until;
+    options.reseed.clone_from(&arguments.reseed);
     options.jobs = NonZeroUsize::new(config.jobs).unwrap_or(NonZeroUsize::MIN);
     if let Some(bytes) = piece_bytes() {
         options.piece_bytes = bytes;

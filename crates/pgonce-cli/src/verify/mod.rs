@@ -196,7 +196,7 @@ async fn published(config: &FlowConfig, status: &FlowStatus) -> Result<(Publishe
     let identity = source.connect().await?;
     same_source(status, &identity)?;
     let binding = Binding { boundary, timeline, start, published: fingerprint.clone() };
-    let published = source.published(&binding).await;
+    let published = source.published(&binding, &[]).await;
     source.close().await;
     Ok((published?, publications))
 }

@@ -153,7 +153,7 @@ impl Case {
         self.start_with(&[])
     }
 
-    /// The same with more arguments.
+    /// The same, with more arguments.
     pub fn start_with(&self, words: &[&str]) -> Running {
         let path = self.directory.path().join("log");
         let open = || std::fs::OpenOptions::new().create(true).append(true).open(&path).unwrap();

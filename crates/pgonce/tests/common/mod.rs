@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pgonce::connect::{ConnectionSettings, Environment};
 use pgonce::guarantee::Guarantee;
 use pgonce::pgoutput::{Column, OldTuple, Tuple};
-use pgonce::piece::{Format, Piece, Standing, TableCopy};
+use pgonce::piece::{CopyPlan, Format, Piece, Standing, TableCopy};
 use pgonce::pipeline::{Finished, Pipeline, PipelineOptions, Progress, Until};
 use pgonce::position::{Boundary, Checkpoint, CommitLsn, EndLsn, Lsn};
 use pgonce::sink::{Binding, IdlePoint, Loader, Sink, StartMode, Stored, StoredFlow, StoredTable, Written};
@@ -168,7 +168,7 @@ impl Sink for MemorySink {
         Ok(())
     }
 
-    async fn plan(&mut self, tables: &[TableCopy]) -> Result<Vec<Format>, Stop> {
+    async fn plan(&mut self, tables: &[TableCopy], published: &str) -> Result<Vec<CopyPlan>, Stop> {
         let mut memory = self.memory.lock().unwrap();
         let flow = memory.flow.as_mut().expect("bound");
         for plan in tables.iter().filter(|plan| plan.standing != Standing::Planned) {
@@ -176,7 +176,8 @@ impl Sink for MemorySink {
             let pieces = plan.stored_pieces();
             flow.tables.push(StoredTable { oid: plan.table.oid, together: false, pieces });
         }
-        Ok(vec![Format::Text; tables.len()])
+        flow.binding.published = published.to_owned();
+        Ok(vec![CopyPlan { format: Format::Text, together: false }; tables.len()])
     }
 
     fn loader(&mut self) -> Result<MemorySink, Stop> {
