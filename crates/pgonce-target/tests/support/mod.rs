@@ -111,7 +111,7 @@ pub fn binding(start: StartMode) -> Binding {
 
 /// The fingerprint of whatever tables the tests write to.
 fn published() -> String {
-    (1..100).map(|oid| format!("publishes {oid} # table {oid}\n")).collect()
+    (1..1000).map(|oid| format!("publishes {oid} # table {oid}\n")).collect()
 }
 
 pub fn stored(stored: Stored) -> StoredFlow {
