@@ -175,8 +175,10 @@ async fn d4_a_snapshot_that_the_stream_has_overtaken_is_discarded() {
         let open = case.pair.source.connect(&case.name).await.unwrap();
         open.batch_execute("BEGIN; INSERT INTO witness_log VALUES (nextval('witness_number'), 0)").await.unwrap();
         case.at_source("ALTER PUBLICATION p ADD TABLE late_small").await;
-        let making = "SELECT coalesce(max(active_pid), 0)::bigint FROM pg_replication_slots
-            WHERE database = current_database() AND temporary AND confirmed_flush_lsn IS NULL";
+        // It waits for the open transaction; anywhere else it might hold what the whole server needs.
+        let making = "SELECT coalesce(max(active_pid), 0)::bigint
+            FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid
+            WHERE s.database = current_database() AND temporary AND a.wait_event = 'transactionid'";
         eventually("the slot is being made", || async { number(&case.source, making).await > 0 }).await;
         // It is stopped before the record at which its snapshot will stand, and the stream goes on.
         let pid = number(&case.source, making).await;

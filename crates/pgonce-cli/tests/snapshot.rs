@@ -26,7 +26,7 @@ const SLOWER: Option<u64> = Some(120_000);
 const COPIED: &str = "SELECT count(*) FROM pgonce.snapshot WHERE boundary IS NOT NULL";
 
 /// How many tables are in the middle of their copy.
-const COPYING: &str = "SELECT count(*) FROM pg_stat_progress_copy WHERE tuples_processed > 0";
+const COPYING: &str = "SELECT count(*) FROM pg_stat_progress_copy WHERE bytes_processed > 0";
 
 /// How many of the two witnesses hold rows.
 async fn filled(client: &Client) -> i64 {

@@ -11,7 +11,7 @@ use serde_json::Value;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_is_told_and_so_is_its_writer() {
     for major in majors().unwrap() {
-        let case = Case::new(major, "told").await;
+        let case = Case::new(major, "told").await.with(&["--jobs", "1"]);
         case.both("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)").await;
         case.at_source("INSERT INTO b VALUES (1)").await;
         // A stop that a later run leaves behind.
