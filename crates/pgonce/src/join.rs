@@ -1,6 +1,7 @@
 //! Tables that are copied while the stream runs: those that joined the publication, and those that are copied again.
 //!
-//! They are copied in rounds of a few pieces. Each round has a snapshot of its own, and its rows stand at the snapshot's
+//! They are copied in rounds of a few pieces. Each round has a snapshot of its own, and its rows stand at the
+//! snapshot's
 //! boundary B. What the stream brings for a piece that has not been copied is left out: it lies before the boundary of
 //! the copy to come, and is in it. For that to hold,
 //!

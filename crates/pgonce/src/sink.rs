@@ -76,7 +76,8 @@ pub trait Sink: Send {
     }
 
     /// Stores durably into which pieces tables are cut that are to be copied, before any of them is, and what is
-    /// published with them (as [`Published::fingerprint`] writes it); says how each is to be copied. What is [`Planned`](crate::piece::Standing::Planned) is stored already, what is
+    /// published with them (as [`Published::fingerprint`] writes it); says how each is to be copied. What is
+    /// [`Planned`](crate::piece::Standing::Planned) is stored already, what is
     /// [`Anew`](crate::piece::Standing::Anew) replaces what was, and what was copied of that table is removed in the
     /// same atomic write. A sink that takes no snapshot refuses.
     fn plan(

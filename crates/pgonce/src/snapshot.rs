@@ -77,7 +77,8 @@ impl Snapshots {
         Snapshots { settings }
     }
 
-    /// A consistent snapshot, taken now: that of a temporary slot, which goes with it. Waits until the transactions that
+    /// A consistent snapshot, taken now: that of a temporary slot, which goes with it. Waits until the transactions
+    /// that
     /// are open on the source have ended.
     pub async fn take(&self) -> Result<Snapshot, Stop> {
         let mut exporter = ReplicationSession::open(&self.settings).await?;
