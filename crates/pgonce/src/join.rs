@@ -62,7 +62,7 @@ enum Stage {
 /// Something that has happened to the copy.
 pub(crate) enum Joined {
     /// A snapshot was taken for the round, at this boundary.
-    Snapshot(Snapshot),
+    Snapshot(Box<Snapshot>),
     /// A piece has landed.
     Piece {
         /// It, and its table.
@@ -179,7 +179,7 @@ impl Joining {
         let Some(round) = &mut self.round else { return pending().await };
         match &mut round.stage {
             Stage::Taking(task) => match task.join_next().await {
-                Some(Ok(snapshot)) => Ok(Joined::Snapshot(snapshot?)),
+                Some(Ok(snapshot)) => Ok(Joined::Snapshot(Box::new(snapshot?))),
                 Some(Err(error)) => Err(Stop::internal(format!("a snapshot was not taken: {error}"))),
                 None => pending().await,
             },

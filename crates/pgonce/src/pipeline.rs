@@ -436,7 +436,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 if joining.accepts(snapshot.boundary) {
                     let loaders = (0..joining.workers()).map(|_| self.sink.loader());
                     let loaders = loaders.collect::<Result<Vec<_>, Stop>>()?;
-                    joining.copy(snapshot, loaders);
+                    joining.copy(*snapshot, loaders);
                     self.progress.send_modify(|p| p.table = joining.current());
                 }
             }
