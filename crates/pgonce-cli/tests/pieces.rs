@@ -20,8 +20,8 @@ async fn case(major: u32, name: &str, jobs: &'static str) -> Case {
 /// The pieces of a table in the ledger: kind, number, and how many of them have been copied.
 async fn pieces(case: &Case, table: &str) -> String {
     let sql = format!(
-        "SELECT min(kind) || ' ' || count(*) || ' ' || count(boundary) FROM pgonce.snapshot WHERE table_name = \
-             '{table}'"
+        "SELECT min(kind) || ' ' || count(*) || ' ' || count(boundary) FROM pgonce.snapshot
+         WHERE table_name = '{table}'"
     );
     text(&case.target, &sql).await
 }

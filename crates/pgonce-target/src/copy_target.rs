@@ -221,8 +221,8 @@ pub(crate) async fn hold_together(client: &Client, ranges: &[(u32, &str)]) -> Re
         SELECT DISTINCT u.oid
         FROM ROWS FROM (pg_catalog.unnest($1::pg_catalog.oid[]), pg_catalog.unnest($2::pg_catalog.text[]))
              AS u (oid, key)
-        CROSS JOIN LATERAL (SELECT u.oid AS relid UNION
-                            SELECT t.relid FROM pg_catalog.pg_partition_tree(u.oid) AS t) AS t
+        CROSS JOIN LATERAL (SELECT u.oid AS relid
+                            UNION SELECT t.relid FROM pg_catalog.pg_partition_tree(u.oid) AS t) AS t
         JOIN pg_catalog.pg_index AS i ON i.indrelid = t.relid
         WHERE (i.indisunique OR i.indisexclusion) AND (i.indisexclusion OR NOT EXISTS (
             SELECT FROM pg_catalog.pg_attribute AS a

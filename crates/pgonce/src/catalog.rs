@@ -133,8 +133,7 @@ pub async fn published(client: &Client, version: u32, publications: &[String]) -
         }
         if row.get(2) {
             warnings.push(format!(
-                "publication {name} is FOR ALL TABLES: a table or partition that is made later joins the flow, and \
-                     stops \
+                "publication {name} is FOR ALL TABLES: a table or partition made later joins the flow, and stops \
                  it where the target has no such table; a publication of named tables avoids that"
             ));
         }

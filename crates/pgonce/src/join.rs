@@ -1,9 +1,8 @@
 //! Tables that are copied while the stream runs: those that joined the publication, and those that are copied again.
 //!
 //! They are copied in rounds of a few pieces. Each round has a snapshot of its own, and its rows stand at the
-//! snapshot's
-//! boundary B. What the stream brings for a piece that has not been copied is left out: it lies before the boundary of
-//! the copy to come, and is in it. For that to hold,
+//! snapshot's boundary B. What the stream brings for a piece that has not been copied is left out: it lies before the
+//! boundary of the copy to come, and is in it. For that to hold,
 //!
 //! 1. while a round is copied, no transaction from B on that touches one of its tables is handed over: when its pieces
 //!    have landed, it applies. Commit order is kept, so what is behind such a transaction waits with it;

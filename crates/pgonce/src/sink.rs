@@ -77,9 +77,10 @@ pub trait Sink: Send {
 
     /// Stores durably into which pieces tables are cut that are to be copied, before any of them is, and what is
     /// published with them (as [`Published::fingerprint`] writes it); says how each is to be copied. What is
-    /// [`Planned`](crate::piece::Standing::Planned) is stored already, what is
+    /// [`Planned`](crate::piece::Standing::Planned) is stored already; what is
     /// [`Anew`](crate::piece::Standing::Anew) replaces what was, and what was copied of that table is removed in the
-    /// same atomic write. A sink that takes no snapshot refuses.
+    /// same atomic write, or, where the table says so, piece by piece as it is copied. A sink that takes no snapshot
+    /// refuses.
     fn plan(
         &mut self,
         tables: &[TableCopy],
@@ -131,8 +132,7 @@ pub trait Sink: Send {
 /// Copies pieces of tables, one at a time, beside whatever the sink does.
 pub trait Loader: Send + 'static {
     /// Copies one piece: its rows, and the boundary at which they were read, in one atomic write, and only if the
-    /// sink's
-    /// session still holds the flow. Returns the number of rows. After an error the loader is not used again.
+    /// sink's session still holds the flow. Returns the number of rows. After an error the loader is not used again.
     fn load(
         &mut self,
         table: &TableCopy,

@@ -78,8 +78,7 @@ impl Snapshots {
     }
 
     /// A consistent snapshot, taken now: that of a temporary slot, which goes with it. Waits until the transactions
-    /// that
-    /// are open on the source have ended.
+    /// that are open on the source have ended.
     pub async fn take(&self) -> Result<Snapshot, Stop> {
         let mut exporter = ReplicationSession::open(&self.settings).await?;
         let name = format!("pgonce_copy_{}_{}", std::process::id(), uniquifier());

@@ -90,6 +90,7 @@ impl Case {
     }
 
     /// Adds arguments to every command.
+    #[must_use]
     pub fn with(mut self, arguments: &[&str]) -> Case {
         self.arguments.extend(arguments.iter().map(|a| (*a).to_owned()));
         self
@@ -249,6 +250,17 @@ impl Running {
     /// Waits until it ends by itself, and returns its exit status.
     pub async fn ended(mut self) -> Option<i32> {
         tokio::task::spawn_blocking(move || self.0.wait().unwrap().code()).await.unwrap()
+    }
+}
+
+/// A test that fails shows what its runs in the background said.
+impl Drop for Case {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!("--- {}\n{}", self.name, lines[lines.len().saturating_sub(40)..].join("\n"));
+        }
     }
 }
 
