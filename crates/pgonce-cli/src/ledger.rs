@@ -1,12 +1,12 @@
 //! The flow's state on the target, as the commands show it.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use pgonce::ident::quote_ident;
 use pgonce::partitions;
 use pgonce::position::{Boundary, Checkpoint, Lsn};
 use pgonce::stop::Side;
-use pgonce_target::{FlowPhase, FlowStatus};
+use pgonce_target::{CopyingTable, FlowPhase, FlowStatus};
 use tokio_postgres::Client;
 
 use crate::failure::Failure;
@@ -34,6 +34,10 @@ pub struct FlowState {
     pub warnings: Vec<String>,
     /// What is being done to the target's schema, while it is.
     pub schema_copy: Option<String>,
+    /// The tables whose copy is not complete.
+    pub copying: Vec<CopyingTable>,
+    /// How long it takes to complete them, about.
+    pub copy_left: Option<Duration>,
     /// The fence's number.
     pub epoch: i64,
     /// Who writes, or wrote last.
@@ -107,6 +111,8 @@ impl From<FlowStatus> for FlowState {
             map: status.map.iter().flat_map(|map| map.lines()).map(str::to_owned).collect(),
             warnings: status.published.as_deref().map(partitions::warnings).unwrap_or_default(),
             schema_copy: status.schema_copy,
+            copying: status.copying,
+            copy_left: status.copy_left,
             epoch: status.epoch,
             holder: status.holder,
             stop,

@@ -42,7 +42,7 @@ impl Display {
         let terminal = !output.is_json() && std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         let living = terminal.then(|| {
             let line = ProgressBar::new_spinner();
-            let style = ProgressStyle::with_template("{spinner} {wide_msg}");
+            let style = ProgressStyle::with_template("{spinner} {msg}");
             line.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
             line
         });
@@ -100,7 +100,8 @@ impl Display {
         self.shown = (progress.clone(), Instant::now());
         match &self.living {
             Some(line) if progress.fault.is_none() => {
-                line.set_message(pace.text());
+                let lines: Vec<String> = std::iter::once(pace.text()).chain(pace.tables()).collect();
+                line.set_message(lines.join("\n"));
                 line.tick();
             }
             Some(line) => line.set_message("waiting to try again"),

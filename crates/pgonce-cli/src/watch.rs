@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use pgonce::board::{Look, TableLook};
 use pgonce::pipeline::{Phase, Progress};
 use pgonce::position::Boundary;
 use pgonce::stop::{Reason, Side, Stop};
@@ -215,6 +216,8 @@ pub struct Pace {
     pub changes_per_second: f64,
     /// Copied bytes a second.
     pub bytes_per_second: f64,
+    /// How far the tables are that are being copied.
+    pub copy: Look,
     /// How long before `now` the last applied transaction committed, where there is more to apply.
     pub lag: Option<Duration>,
 }
@@ -230,6 +233,7 @@ impl Pace {
             transactions_per_second: rate(before.applied, after.applied),
             changes_per_second: rate(before.changes, after.changes),
             bytes_per_second: rate(before.bytes_copied, after.bytes_copied),
+            copy: after.copy.look(),
             lag: lag.map(|micros| Duration::from_micros(micros.unsigned_abs())),
             progress: after.clone(),
         }
@@ -239,14 +243,7 @@ impl Pace {
     pub fn text(&self) -> String {
         let p = &self.progress;
         if p.phase == Phase::Copying {
-            return format!(
-                "copying: {} of {} tables, {} copied, {}/s{}",
-                p.tables_copied,
-                p.tables,
-                bytes(p.bytes_copied),
-                bytes(self.bytes_per_second as u64),
-                p.table.as_ref().map(|table| format!(", now {table}")).unwrap_or_default(),
-            );
+            return format!("copying: {}", self.copying());
         }
         let position = p.checkpoint.map(|c| format!(", at {}", c.commit)).unwrap_or_default();
         let lag = match self.lag {
@@ -257,13 +254,45 @@ impl Pace {
             0 => String::new(),
             n => format!(", {} redelivered and skipped", count(n)),
         };
+        let copying = if self.copy.tables.is_empty() { String::new() } else { format!("; copying {}", self.copying()) };
         format!(
-            "{}: {} applied ({}/s, {} changes/s){again}{position}{lag}",
+            "{}: {} applied ({}/s, {} changes/s){again}{position}{lag}{copying}",
             phase_word(p.phase).replace('_', " "),
             counted(p.applied, "transaction", "transactions"),
             count(self.transactions_per_second.round() as u64),
             count(self.changes_per_second.round() as u64),
         )
+    }
+
+    /// The copy in all: tables, rows, bytes, rate, time left.
+    fn copying(&self) -> String {
+        let p = &self.progress;
+        let share = share(self.copy.done, self.copy.estimated).map(|share| format!(" ({share})")).unwrap_or_default();
+        let left = self.copy.left.map(|left| format!(", about {} left", duration(left))).unwrap_or_default();
+        let under_way = self.copy.tables.iter().filter(|table| table.under_way);
+        let now: Vec<String> = under_way.take(SHOWN_MAX).map(|table| table.table.clone()).collect();
+        let now = if now.is_empty() { String::new() } else { format!(", now {}", now.join(", ")) };
+        format!(
+            "{} of {} tables, {} copied{share}, {}/s{left}{now}",
+            p.tables_copied,
+            p.tables,
+            bytes(p.bytes_copied),
+            bytes(self.bytes_per_second as u64),
+        )
+    }
+
+    /// A line for each table that is under way, for a terminal.
+    pub fn tables(&self) -> Vec<String> {
+        let line = |table: &TableLook| {
+            let share = share(table.done, table.estimated).unwrap_or_default();
+            let pieces = match table.pieces {
+                1 => String::new(),
+                n => format!(", {} of {n} ranges", table.pieces_copied),
+            };
+            let (rows, size) = (counted(table.rows, "row", "rows"), bytes(table.bytes));
+            format!("  {}: {rows}, {size}, {share}{pieces}", table.table)
+        };
+        self.copy.tables.iter().filter(|table| table.under_way).take(SHOWN_MAX).map(line).collect()
     }
 
     /// The pace for programs.
@@ -272,7 +301,7 @@ impl Pace {
         json!({
             "event": "progress", "phase": phase_word(p.phase), "tables": p.tables, "tables_copied": p.tables_copied,
             "table": p.table, "rows_copied": p.rows_copied, "bytes_copied": p.bytes_copied,
-            "bytes_per_second": self.bytes_per_second.round(), "applied": p.applied, "redelivered": p.redelivered,
+            "bytes_per_second": self.bytes_per_second.round(), "copy": self.copy_object(), "applied": p.applied, "redelivered": p.redelivered,
             "changes": p.changes, "waiting": p.waiting,
             "transactions_per_second": self.transactions_per_second.round(),
             "changes_per_second": self.changes_per_second.round(),
@@ -284,6 +313,29 @@ impl Pace {
             "acknowledged_lsn": p.acknowledged.map(|lsn| lsn.to_string()),
         })
     }
+
+    fn copy_object(&self) -> Value {
+        let table = |table: &TableLook| {
+            json!({
+                "table": table.table, "rows": table.rows, "bytes": table.bytes, "source_bytes_done": table.done,
+                "source_bytes": table.estimated, "pieces_copied": table.pieces_copied, "pieces": table.pieces,
+            })
+        };
+        json!({
+            "source_bytes_done": self.copy.done, "source_bytes": self.copy.estimated,
+            "seconds_left": self.copy.left.map(|left| left.as_secs()),
+            "tables": self.copy.tables.iter().map(table).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// So many tables are shown at most.
+const SHOWN_MAX: usize = 8;
+
+/// A part of a whole, for people.
+fn share(done: u64, estimated: u64) -> Option<String> {
+    let percent = done.saturating_mul(100).checked_div(estimated)?;
+    Some(format!("{percent}%"))
 }
 
 #[cfg(test)]
@@ -363,6 +415,32 @@ mod tests {
         assert_eq!(texts(&watcher.look(&progress, seconds(0))), ["warning: one", "connecting"]);
         progress.warnings.push("two".to_owned());
         assert_eq!(texts(&watcher.look(&progress, seconds(1))), ["warning: two"]);
+    }
+
+    #[test]
+    fn a_copy_is_told_in_all_and_table_by_table() {
+        let mut after = at(Phase::Copying);
+        (after.tables, after.tables_copied, after.bytes_copied) = (10, 3, 300 << 20);
+        let mut pace = Pace::between(&at(Phase::Copying), &after, seconds(10), 0);
+        let table = |name: &str, under_way| TableLook {
+            table: name.into(),
+            rows: 1_200_000,
+            bytes: 100 << 20,
+            done: 25,
+            estimated: 100,
+            pieces_copied: 1,
+            pieces: 4,
+            under_way,
+        };
+        let tables = vec![table("public.a", true), table("public.b", false)];
+        pace.copy = Look { tables, done: 30, estimated: 120, left: Some(seconds(90)) };
+        assert_eq!(
+            pace.text(),
+            "copying: 3 of 10 tables, 300.0 MB copied (25%), 30.0 MB/s, about 90 s left, now public.a"
+        );
+        assert_eq!(pace.tables(), ["  public.a: 1,200,000 rows, 100.0 MB, 25%, 1 of 4 ranges"]);
+        assert_eq!(pace.object()["copy"]["seconds_left"], 90);
+        assert_eq!(pace.object()["copy"]["tables"][1]["pieces"], 4);
     }
 
     #[test]

@@ -336,3 +336,44 @@ async fn d4_a_table_that_has_left_again_is_left_out_and_taken_whole_when_it_come
         witness::compare(&case.source, &case.target).await.unwrap().assert_clean();
     }
 }
+
+/// Kills at random points of copies of every kind: the initial one, tables that join, tables that are copied again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "as long as it is told: PGONCE_SOAK_KILLS (100) kills, from PGONCE_SOAK_SEED (1)"]
+async fn random_kills_in_copies_of_every_kind_lose_nothing_and_copy_nothing_twice() {
+    let asked = |name: &str, default: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
+    let (wanted, seed) = (asked("PGONCE_SOAK_KILLS", 100), asked("PGONCE_SOAK_SEED", 1));
+    println!("{wanted} kills, seed {seed}");
+    for major in majors().unwrap() {
+        let mut random = Random::new(seed);
+        let mut kills = KillCount::at_least(u32::try_from(wanted).unwrap());
+        let mut flows = 0;
+        while u64::from(kills.count()) < wanted {
+            flows += 1;
+            let case = case(major, &format!("soak_{flows}")).await;
+            if random.percent(50) {
+                case.at_source(JOIN).await;
+            }
+            let load = Load::start(&case, seed + flows).await;
+            for kill_in_flow in 0..10 {
+                let bound = "SELECT count(*) FROM pgonce.flow WHERE published LIKE '%public.late_small%'";
+                let again = number(&case.target, bound).await == 1 && random.percent(30);
+                let name = format!("public.{}", NAMES[random.below(4) as usize]);
+                let words: Vec<&str> = if again { vec!["--reseed", &name] } else { Vec::new() };
+                let run = case.start_with(&words);
+                tokio::time::sleep(Duration::from_millis(random.between(20, 2_500))).await;
+                kill(&case, run, &mut kills).await;
+                if kill_in_flow == 3 {
+                    // Fails where they have joined already.
+                    let _ = case.source.batch_execute(JOIN).await;
+                }
+            }
+            let run = case.start();
+            joined(&case).await;
+            load.end().await;
+            kill(&case, run, &mut kills).await;
+            case.drain().await;
+            assert_same(&case).await;
+        }
+    }
+}

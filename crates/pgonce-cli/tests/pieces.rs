@@ -359,3 +359,35 @@ async fn d5_a_filled_table_and_one_that_another_flow_copies_into_are_refused_by_
         case.assert_same("SELECT * FROM t ORDER BY id").await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_in_pieces_is_told_table_by_table_while_it_goes_on() {
+    for major in majors().unwrap() {
+        let mut case = case(major, "told", "1").await;
+        case.environment.push(("PGONCE_PROGRESS_SECONDS", "0.1"));
+        case.both("CREATE TABLE t (id int PRIMARY KEY, b text); CREATE TABLE u (id int PRIMARY KEY)").await;
+        case.at_source("INSERT INTO t SELECT i, repeat('x', 200) FROM generate_series(1, 600) i").await;
+        hold_at(&case, "t", "NEW.id = 300").await;
+        let run = case.start_with(&["--format", "json"]);
+        held(&case).await;
+        let status = case.status().await;
+        let copying = &status["target"]["copying"];
+        assert_eq!(copying[0]["table"], "public.t", "{status:#}");
+        let number = |of: &serde_json::Value, key: &str| of[key].as_u64().unwrap_or_else(|| panic!("{key}: {of:#}"));
+        let (copied, all) = (number(&copying[0], "pieces_copied"), number(&copying[0], "pieces"));
+        assert!(copied > 0 && copied < all && number(&copying[0], "rows") > 0, "{status:#}");
+        assert!(number(&copying[0], "source_bytes_done") < number(&copying[0], "source_bytes"), "{status:#}");
+        assert!(status["target"]["copy_seconds_left"].is_u64(), "{status:#}");
+        release(&case, "t").await;
+        case.catch_up("SELECT * FROM t ORDER BY id").await;
+        run.end().await;
+        let events: Vec<serde_json::Value> =
+            case.log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let told = events.iter().filter(|event| event["event"] == "progress" && event["phase"] == "copying");
+        let told: Vec<&serde_json::Value> = told.filter(|event| event["copy"]["tables"][0]["pieces"] == all).collect();
+        assert!(!told.is_empty(), "{}", case.log());
+        assert!(told.iter().all(|event| event["copy"]["source_bytes"].as_u64() > Some(0)), "{told:?}");
+        let after = case.status().await;
+        assert_eq!(after["target"]["copying"], serde_json::json!([]), "{after:#}");
+    }
+}

@@ -84,6 +84,7 @@ CREATE TABLE IF NOT EXISTS pgonce.snapshot (
     boundary pg_lsn,
     rows bigint NOT NULL DEFAULT 0,
     bytes bigint NOT NULL DEFAULT 0,
+    planned_at timestamptz NOT NULL DEFAULT now(),
     copied_at timestamptz,
     PRIMARY KEY (flow, table_oid, piece)
 );
@@ -102,6 +103,7 @@ BEGIN
             ADD COLUMN replaces boolean NOT NULL DEFAULT false,
             ADD COLUMN bytes_estimated bigint NOT NULL DEFAULT 0,
             ADD COLUMN bytes bigint NOT NULL DEFAULT 0,
+            ADD COLUMN planned_at timestamptz NOT NULL DEFAULT now(),
             ALTER COLUMN boundary DROP NOT NULL,
             ALTER COLUMN rows SET DEFAULT 0,
             ALTER COLUMN copied_at DROP NOT NULL,

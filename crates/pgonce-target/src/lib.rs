@@ -34,6 +34,7 @@ pub use schema_copy::SchemaCopy;
 pub use sequences::{Position, Sequence, Sequences, Standing};
 pub use settings::{ShownKey, SynchronousCommit, TargetSettings};
 pub use status::{
-    CopiedTable, FlowPhase, FlowStatus, StoredStop, list_flows, read_status, remove_flow, replace_published,
+    CopiedTable, CopyingTable, FlowPhase, FlowStatus, StoredStop, list_flows, read_status, remove_flow,
+    replace_published,
 };
 pub use target::{PostgresTarget, TargetReport};

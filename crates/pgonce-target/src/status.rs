@@ -1,6 +1,6 @@
 //! The stored state of flows, for commands that only look, and its removal.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use pgonce::position::{Boundary, CommitLsn, EndLsn, Timeline};
 use pgonce::sink::StartMode;
@@ -73,6 +73,10 @@ pub struct FlowStatus {
     pub copied: Vec<CopiedTable>,
     /// What is being done to the target's schema, in words, while it is.
     pub schema_copy: Option<String>,
+    /// The tables that are to be copied, or are being copied.
+    pub copying: Vec<CopyingTable>,
+    /// How long their copy takes at its pace so far, by the estimates; `None` while there is too little to tell.
+    pub copy_left: Option<Duration>,
     /// When it was first opened.
     pub created_at: SystemTime,
     /// When it last wrote.
@@ -107,6 +111,28 @@ pub struct CopiedTable {
     pub rows: u64,
 }
 
+/// A table whose copy is not complete.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct CopyingTable {
+    /// Schema.
+    pub schema: String,
+    /// Name.
+    pub name: String,
+    /// Its pieces.
+    pub pieces: u64,
+    /// Those that have been copied.
+    pub pieces_copied: u64,
+    /// Rows of those.
+    pub rows: u64,
+    /// About what they take on the source.
+    pub bytes_copied: u64,
+    /// About what all pieces take on the source.
+    pub bytes: u64,
+    /// COPY data of pieces under way that the target has taken, by `pg_stat_progress_copy`.
+    pub bytes_under_way: u64,
+}
+
 /// What `client`'s database has stored of a flow. `None`: nothing, or there is no ledger at all.
 pub async fn read_status(client: &Client, flow: &str) -> Result<Option<FlowStatus>, Stop> {
     if !has_flows(client).await? {
@@ -134,7 +160,43 @@ pub async fn read_status(client: &Client, flow: &str) -> Result<Option<FlowStatu
     let alive = ledger::alive(client, flow).await?;
     let mut status = status(flow, &row, alive, copied)?;
     status.schema_copy = schema_copy::doing_now(client, flow).await?;
+    (status.copying, status.copy_left) = copying(client, flow).await?;
     Ok(Some(status))
+}
+
+const COPYING: &str = "
+    SELECT min(s.schema_name), min(s.table_name), count(*), count(s.boundary), sum(s.rows)::int8,
+           coalesce(sum(s.bytes_estimated) FILTER (WHERE s.boundary IS NOT NULL), 0)::int8,
+           sum(s.bytes_estimated)::int8,
+           (SELECT coalesce(sum(p.bytes_processed), 0)::int8 FROM pg_catalog.pg_stat_progress_copy AS p
+            WHERE p.datname = pg_catalog.current_database() AND p.command = 'COPY FROM'
+              AND p.relid = pg_catalog.to_regclass(min(s.target))),
+           extract(epoch FROM pg_catalog.now() - min(s.planned_at))::float8
+    FROM pgonce.snapshot AS s WHERE s.flow = $1
+    GROUP BY s.table_oid HAVING NOT bool_and(s.boundary IS NOT NULL) ORDER BY 1, 2";
+
+/// The tables whose copy is not complete, and what the rest of it takes.
+async fn copying(client: &Client, flow: &str) -> Result<(Vec<CopyingTable>, Option<Duration>), Stop> {
+    let failed = |e| ledger_stop(flow, e);
+    let (mut tables, mut elapsed) = (Vec::new(), 0_f64);
+    for row in client.query(COPYING, &[&flow]).await.map_err(failed)? {
+        let number = |at: usize| row.try_get::<_, i64>(at).map(i64::unsigned_abs).map_err(failed);
+        tables.push(CopyingTable {
+            schema: row.try_get(0).map_err(failed)?,
+            name: row.try_get(1).map_err(failed)?,
+            pieces: number(2)?,
+            pieces_copied: number(3)?,
+            rows: number(4)?,
+            bytes_copied: number(5)?,
+            bytes: number(6)?,
+            bytes_under_way: number(7)?,
+        });
+        elapsed = elapsed.max(row.try_get(8).map_err(failed)?);
+    }
+    let done: u64 = tables.iter().map(|t| (t.bytes_copied + t.bytes_under_way).min(t.bytes)).sum();
+    let rest = tables.iter().map(|t| t.bytes).sum::<u64>().saturating_sub(done);
+    let left = (done > 0).then(|| Duration::try_from_secs_f64(elapsed * rest as f64 / done as f64).ok()).flatten();
+    Ok((tables, left))
 }
 
 /// The names of all flows that write to `client`'s database, sorted.
@@ -236,6 +298,8 @@ fn status(flow: &str, row: &Row, alive: Option<i32>, copied: Vec<CopiedTable>) -
         stop,
         copied,
         schema_copy: None,
+        copying: Vec::new(),
+        copy_left: None,
         created_at: get(flow, row, "created_at")?,
         updated_at: get(flow, row, "updated_at")?,
     })

@@ -1,7 +1,6 @@
 //! The copy of tables: many pieces, one queue, largest first, as many workers as there are jobs.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::board::TableBoard;
 use crate::cut;
 use crate::flow::{StartMode, StoredFlow, StoredTable};
 use crate::join::Joining;
@@ -17,7 +17,7 @@ use crate::pipeline::{Phase, Pipeline, Progress};
 use crate::position::Boundary;
 use crate::published::{Published, PublishedTable};
 use crate::sink::{Loader, Sink};
-use crate::snapshot::{Passed, Snapshot, SnapshotReader};
+use crate::snapshot::{Snapshot, SnapshotReader};
 use crate::source::Source;
 use crate::stop::{Reason, Stop};
 
@@ -27,6 +27,7 @@ pub(crate) struct Job {
     pub(crate) table: Arc<TableCopy>,
     piece: Piece,
     format: Format,
+    board: Arc<TableBoard>,
 }
 
 /// A piece that has been copied.
@@ -148,7 +149,10 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             let (oid, together) = (copy.table.oid, plan.together);
             flow.tables.push(StoredTable { oid, together, pieces: copy.stored_pieces() });
         }
-        Ok(jobs(planned, plan.iter().map(|plan| plan.format)))
+        let board = Arc::clone(&self.progress.borrow().copy);
+        board.begin(&planned);
+        let formats = plan.iter().map(|plan| plan.format);
+        Ok(jobs(planned, formats.zip(board.tables())))
     }
 
     /// Copies every piece before anything else.
@@ -156,15 +160,15 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         let boundary = snapshot.boundary;
         let mut left: HashMap<u32, usize> = HashMap::new();
         jobs.iter().for_each(|job| *left.entry(job.table.table.oid).or_insert(0) += 1);
-        let passed = Arc::new(Passed::default());
+        let board = Arc::clone(&self.progress.borrow().copy);
         let workers = self.options.jobs.get().min(jobs.len());
         let loaders = (0..workers).map(|_| self.sink.loader()).collect::<Result<Vec<_>, Stop>>()?;
-        let mut workers = Workers::start(snapshot, jobs, loaders, Arc::clone(&passed));
+        let mut workers = Workers::start(snapshot, jobs, loaders);
         let before = self.progress.borrow().bytes_copied;
         let mut tick = interval(Duration::from_millis(250));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let look = |p: &mut Progress, current| {
-            p.bytes_copied = before + passed.bytes.load(Ordering::Relaxed);
+            p.bytes_copied = before + board.passed().1;
             p.table = current;
         };
         loop {
@@ -201,12 +205,7 @@ pub(crate) struct Workers {
 
 impl Workers {
     /// One worker for each loader.
-    pub(crate) fn start<L: Loader>(
-        snapshot: Snapshot,
-        jobs: Vec<Job>,
-        loaders: Vec<L>,
-        passed: Arc<Passed>,
-    ) -> Workers {
+    pub(crate) fn start<L: Loader>(snapshot: Snapshot, jobs: Vec<Job>, loaders: Vec<L>) -> Workers {
         let (sender, landed) = mpsc::unbounded_channel();
         let current = Arc::new(Mutex::new(None));
         let (snapshot, queue) = (Arc::new(snapshot), Arc::new(Mutex::new(VecDeque::from(jobs))));
@@ -215,7 +214,6 @@ impl Workers {
             let worker = Worker {
                 snapshot: Arc::clone(&snapshot),
                 queue: Arc::clone(&queue),
-                passed: Arc::clone(&passed),
                 current: Arc::clone(&current),
                 landed: sender.clone(),
             };
@@ -251,7 +249,6 @@ struct Worker {
     snapshot: Arc<Snapshot>,
     /// The pieces that nobody has taken yet.
     queue: Arc<Mutex<VecDeque<Job>>>,
-    passed: Arc<Passed>,
     /// The table that was taken last.
     current: Arc<Mutex<Option<String>>>,
     landed: mpsc::UnboundedSender<Landed>,
@@ -264,9 +261,11 @@ impl Worker {
         loop {
             let Some(job) = locked(&self.queue).pop_front() else { return Ok(()) };
             *locked(&self.current) = Some(job.table.table.to_string());
-            let passed = Arc::clone(&self.passed);
+            job.board.taken();
+            let passed = Arc::clone(&job.board.passed);
             let rows = reader.rows(&job.table.table, &job.piece.extent, job.format, passed).await?;
             let rows = loader.load(&job.table, &job.piece, self.snapshot.boundary, rows).await?;
+            job.board.landed(job.piece.bytes);
             let landed = Landed { table: job.table.table.oid, piece: job.piece.number, rows };
             if self.landed.send(landed).is_err() {
                 return Ok(());
@@ -279,12 +278,17 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn jobs(planned: Vec<TableCopy>, formats: impl Iterator<Item = Format>) -> Vec<Job> {
+fn jobs(planned: Vec<TableCopy>, how: impl Iterator<Item = (Format, Arc<TableBoard>)>) -> Vec<Job> {
     let mut jobs = Vec::new();
-    for (table, format) in planned.into_iter().zip(formats) {
+    for (table, (format, board)) in planned.into_iter().zip(how) {
         let table = Arc::new(table);
         let pieces = table.pieces.iter();
-        jobs.extend(pieces.map(|piece| Job { table: Arc::clone(&table), piece: piece.clone(), format }));
+        jobs.extend(pieces.map(|piece| Job {
+            table: Arc::clone(&table),
+            piece: piece.clone(),
+            format,
+            board: Arc::clone(&board),
+        }));
     }
     // Stable: the ranges of a table stay in their order, in which its blocks lie most likely.
     jobs.sort_by_key(|job| std::cmp::Reverse(job.piece.bytes));

@@ -14,14 +14,13 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::pending;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
 use crate::copy::{Job, Landed, Workers};
 use crate::position::{Boundary, CommitLsn};
 use crate::sink::Loader;
-use crate::snapshot::{Passed, Snapshot, Snapshots};
+use crate::snapshot::{Snapshot, Snapshots};
 use crate::stop::Stop;
 use crate::transaction::{Change, Transaction};
 
@@ -39,7 +38,6 @@ pub(crate) struct Joining {
     round: Option<Round>,
     /// Snapshots lost in a row.
     lost: u32,
-    pub(crate) passed: Arc<Passed>,
 }
 
 /// Some pieces on their way.
@@ -99,7 +97,7 @@ impl Joining {
                 }
             }
         }
-        Joining { snapshots, queue, jobs, left, round: None, lost: 0, passed: Arc::default() }
+        Joining { snapshots, queue, jobs, left, round: None, lost: 0 }
     }
 
     /// Whether everything has landed.
@@ -159,7 +157,7 @@ impl Joining {
     pub(crate) fn copy<L: Loader>(&mut self, snapshot: Snapshot, loaders: Vec<L>) {
         let Some(round) = &mut self.round else { return };
         let boundary = snapshot.boundary;
-        let workers = Workers::start(snapshot, round.pieces.clone(), loaders, Arc::clone(&self.passed));
+        let workers = Workers::start(snapshot, round.pieces.clone(), loaders);
         round.stage = Stage::Copying { boundary, workers };
     }
 

@@ -3,6 +3,7 @@
 
 pub mod assemble;
 mod attestation;
+pub mod board;
 pub mod catalog;
 pub mod connect;
 mod copy;

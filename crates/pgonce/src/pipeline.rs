@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
+use crate::board::Board;
 use crate::frontier::Frontier;
 use crate::join::{Joined, Joining};
 use crate::pgoutput::PgTime;
@@ -102,6 +103,8 @@ pub struct Progress {
     pub rows_copied: u64,
     /// Bytes copied by this process.
     pub bytes_copied: u64,
+    /// How far the tables are that are being copied.
+    pub copy: Arc<Board>,
     /// Transactions applied by this process.
     pub applied: u64,
     /// Transactions that came again and were skipped whole.
@@ -263,6 +266,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             timeline,
             until,
             joining,
+            bytes_before: self.progress.borrow().bytes_copied,
             consistent_from,
             durable_at: Instant::now(),
             idle_at: Instant::now(),
@@ -444,11 +448,11 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 self.advanced = true;
                 self.sink.landed(landed.table, landed.piece, boundary);
                 state.consistent_from = state.consistent_from.max(Some(boundary));
-                let bytes = joining.passed.bytes.swap(0, Ordering::Relaxed);
+                let bytes = state.bytes_before + self.progress.borrow().copy.passed().1;
                 self.progress.send_modify(|p| {
                     p.consistent_from = state.consistent_from;
                     p.rows_copied += landed.rows;
-                    p.bytes_copied += bytes;
+                    p.bytes_copied = bytes;
                     p.tables_copied += usize::from(last);
                 });
             }
@@ -456,6 +460,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 self.progress.send_modify(|p| p.table = joining.current());
                 if joining.is_done() {
                     state.joining = None;
+                    self.progress.borrow().copy.begin([]);
                     // What is drained to has to cover what was copied.
                     if self.options.until == Some(Until::Now) {
                         state.until = state.until.max(Some(self.source.committed_position().await?));
@@ -630,6 +635,8 @@ struct Flowing {
     until: Option<Boundary>,
     /// What is copied beside the stream.
     joining: Option<Joining>,
+    /// Bytes that had been copied when that began.
+    bytes_before: u64,
     consistent_from: Option<Boundary>,
     durable_at: Instant,
     idle_at: Instant,

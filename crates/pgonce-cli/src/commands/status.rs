@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use pgonce::position::Lsn;
 use pgonce::stop::{Family, Side};
-use pgonce_target::FlowPhase;
+use pgonce_target::{CopyingTable, FlowPhase};
 use serde_json::{Value, json};
 
 use super::block_on;
@@ -128,6 +128,9 @@ impl Doing {
                 None => with_writer(&format!("copying: {copied} so far")),
             },
             Doing::Waiting => with_writer("waiting: the slot is not being read yet"),
+            Doing::Streaming if state.is_some_and(|state| !state.copying.is_empty()) => {
+                with_writer("streaming, and catching up: tables are being copied beside the stream")
+            }
             Doing::Streaming => with_writer("streaming"),
             Doing::Stopped => "stopped by itself, see below".to_owned(),
             Doing::NotRunning => match state.map(|state| state.phase) {
@@ -368,9 +371,33 @@ fn list_state(state: &FlowState, list: &mut Listing) {
     for entry in &state.map {
         list.pair("map", entry);
     }
+    list_copying(state, list);
     let holder = state.holder.as_deref().unwrap_or("nobody yet");
     list.pair("writer", format!("{holder}, epoch {}", state.epoch));
 }
+
+/// The tables whose copy is not complete: those that have begun, and how many have not.
+fn list_copying(state: &FlowState, list: &mut Listing) {
+    if state.copying.is_empty() {
+        return;
+    }
+    let done = |table: &CopyingTable| (table.bytes_copied + table.bytes_under_way).min(table.bytes);
+    let (all, size) = (state.copying.iter().map(done).sum(), state.copying.iter().map(|table| table.bytes).sum());
+    let left = state.copy_left.map(|left| format!(", about {} left", duration(left))).unwrap_or_default();
+    let tables = counted(state.copying.len() as u64, "table", "tables");
+    list.pair("to copy", format!("{tables}, {} of about {}{left}", bytes(all), bytes(size)));
+    for table in state.copying.iter().filter(|table| done(table) > 0).take(COPYING_MAX) {
+        let (name, rows) = (format!("{}.{}", table.schema, table.name), counted(table.rows, "row", "rows"));
+        let ranges = match table.pieces {
+            1 => String::new(),
+            n => format!(", {} of {n} ranges", table.pieces_copied),
+        };
+        list.pair("copying", format!("{name}: {} of about {}, {rows}{ranges}", bytes(done(table)), bytes(table.bytes)));
+    }
+}
+
+/// So many of the tables that are being copied are listed.
+const COPYING_MAX: usize = 20;
 
 fn list_failure(failure: &Failure, list: &mut Listing) {
     list.toned("cannot ask", format!("{}: {}", failure.code, failure.text), Tone::Bad);
@@ -405,6 +432,12 @@ fn state_object(state: &FlowState, stop: Option<&StoredStop>) -> Value {
         })),
         "idle": state.idle.map(|lsn| json!({"lsn": lsn.to_string(), "at": state.idle_at.map(utc)})),
         "copied": tables.collect::<Vec<_>>(), "schema_copy": state.schema_copy,
+        "copying": state.copying.iter().map(|table| json!({
+            "table": format!("{}.{}", table.schema, table.name), "rows": table.rows, "pieces": table.pieces,
+            "pieces_copied": table.pieces_copied, "source_bytes_done": table.bytes_copied,
+            "source_bytes": table.bytes, "bytes_under_way": table.bytes_under_way,
+        })).collect::<Vec<_>>(),
+        "copy_seconds_left": state.copy_left.map(|left| left.as_secs()),
         "stop": stop.map(|stop| json!({
             "code": stop.code, "text": stop.text, "hint": stop.hint, "at": stop.at.map(utc),
         })),
