@@ -387,6 +387,7 @@ async fn a_copy_in_pieces_is_told_table_by_table_while_it_goes_on() {
         let told: Vec<&serde_json::Value> = told.filter(|event| event["copy"]["tables"][0]["pieces"] == all).collect();
         assert!(!told.is_empty(), "{}", case.log());
         assert!(told.iter().all(|event| event["copy"]["source_bytes"].as_u64() > Some(0)), "{told:?}");
+        case.drain().await;
         let after = case.status().await;
         assert_eq!(after["target"]["copying"], serde_json::json!([]), "{after:#}");
     }
