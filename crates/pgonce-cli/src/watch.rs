@@ -301,7 +301,8 @@ impl Pace {
         json!({
             "event": "progress", "phase": phase_word(p.phase), "tables": p.tables, "tables_copied": p.tables_copied,
             "table": p.table, "rows_copied": p.rows_copied, "bytes_copied": p.bytes_copied,
-            "bytes_per_second": self.bytes_per_second.round(), "copy": self.copy_object(), "applied": p.applied, "redelivered": p.redelivered,
+            "bytes_per_second": self.bytes_per_second.round(), "copy": self.copy_object(),
+            "applied": p.applied, "redelivered": p.redelivered,
             "changes": p.changes, "waiting": p.waiting,
             "transactions_per_second": self.transactions_per_second.round(),
             "changes_per_second": self.changes_per_second.round(),

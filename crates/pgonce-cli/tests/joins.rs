@@ -377,3 +377,60 @@ async fn random_kills_in_copies_of_every_kind_lose_nothing_and_copy_nothing_twic
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d5_a_table_with_whose_rows_those_of_others_would_go_is_not_replaced() {
+    for major in majors().unwrap() {
+        let mut case = Case::new(major, "acting").await;
+        case.both(
+            "CREATE TABLE p (id int PRIMARY KEY);
+             CREATE TABLE c (id int PRIMARY KEY, p int REFERENCES p ON DELETE SET NULL)",
+        )
+        .await;
+        case.at_target(
+            "CREATE ROLE acting LOGIN; ALTER TABLE p OWNER TO acting; ALTER TABLE c OWNER TO acting;
+             GRANT CREATE ON DATABASE acting TO acting",
+        )
+        .await;
+        case.target_url = case.target_url.replace("postgres@", "acting@");
+        case.drain().await;
+        case.at_source("INSERT INTO p VALUES (1); INSERT INTO c VALUES (1, 1)").await;
+        case.drain().await;
+        let output = case.output(&["run", "--until", "now", "--reseed", "public.p"]).await;
+        let said = crate::common::said(&output);
+        assert_eq!(output.status.code(), Some(8), "{said}");
+        assert!(said.contains("c would lose or change rows with them"), "{said}");
+        assert_eq!(case.there("SELECT * FROM c").await, ["(1,1)"]);
+        // A table that references others can be replaced.
+        case.at_target("UPDATE c SET p = NULL").await;
+        let output = case.output(&["run", "--until", "now", "--reseed", "public.c"]).await;
+        assert_eq!(output.status.code(), Some(0), "{}", crate::common::said(&output));
+        assert_eq!(case.there("SELECT * FROM c").await, ["(1,1)"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d4_a_table_that_is_dropped_while_it_joins_is_forgotten() {
+    for major in majors().unwrap() {
+        let mut case = Case::new(major, "dropped").await;
+        case.environment.push(SMALL);
+        case.both("CREATE TABLE o (id int PRIMARY KEY); CREATE TABLE late (id int PRIMARY KEY, b text)").await;
+        case.at_source("CREATE PUBLICATION pgonce_dropped FOR TABLE o").await;
+        case.at_source("INSERT INTO late SELECT i, repeat('x', 200) FROM generate_series(1, 600) i").await;
+        case.drain().await;
+        hold_at(&case, "late", "NEW.id BETWEEN 200 AND 400").await;
+        let run = case.start();
+        streams(&case).await;
+        case.at_source("ALTER PUBLICATION pgonce_dropped ADD TABLE late").await;
+        held(&case).await;
+        let dropping = case.pair.source.connect("dropped").await.unwrap();
+        let dropped = tokio::spawn(async move { dropping.batch_execute("DROP TABLE late").await });
+        case.at_target("SELECT pg_advisory_unlock(7); DROP TRIGGER hold ON late").await;
+        dropped.await.unwrap().unwrap();
+        case.at_source("INSERT INTO o VALUES (1)").await;
+        case.catch_up("SELECT * FROM o").await;
+        run.end().await;
+        case.drain().await;
+        assert_eq!(number(&case.target, "SELECT count(*) FROM pgonce.snapshot WHERE boundary IS NULL").await, 0);
+    }
+}

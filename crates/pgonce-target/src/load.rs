@@ -98,6 +98,11 @@ pub(crate) async fn plan(session: &Session, tables: &[TableCopy], fingerprint: &
         together: plan.pieces.iter().any(|piece| piece.extent.is_physical()),
     };
     let mut plans: Vec<CopyPlan> = tables.iter().zip(&targets).map(with).collect();
+    if !session.triggers_suppressed {
+        let replaced: Vec<&CopyTarget> =
+            tables.iter().zip(&targets).filter(|(copy, _)| copy.replaces).map(|(_, target)| target).collect();
+        refuse_acting_references(client, &replaced).await?;
+    }
     if tables.iter().any(|copy| copy.standing != Standing::Planned) {
         let ranges: Vec<(u32, &str)> =
             tables.iter().zip(&targets).filter_map(|(copy, target)| Some((target.oid, copy.key_column()?))).collect();
@@ -169,6 +174,35 @@ async fn vacant(client: &Client, flow: &str, target: &CopyTarget) -> Result<(), 
         true => Ok(()),
         false => Err(Reason::TargetNotEmpty { tables: vec![target.quoted.clone()] }.into()),
     }
+}
+
+/// Refuses to replace the rows of tables that others reference with an action of their own: without
+/// `session_replication_role`, deleting a row would take theirs along, or change them.
+async fn refuse_acting_references(client: &Client, targets: &[&CopyTarget]) -> Result<(), Stop> {
+    let oids: Vec<u32> = targets.iter().map(|target| target.oid).collect();
+    let sql = "
+        SELECT DISTINCT u.oid::pg_catalog.regclass::pg_catalog.text, k.conrelid::pg_catalog.regclass::pg_catalog.text
+        FROM pg_catalog.unnest($1::pg_catalog.oid[]) AS u (oid)
+        CROSS JOIN LATERAL (SELECT u.oid AS relid UNION
+                            SELECT t.relid FROM pg_catalog.pg_partition_tree(u.oid) AS t) AS t
+        JOIN pg_catalog.pg_constraint AS k ON k.confrelid = t.relid AND k.contype = 'f'
+             AND k.confdeltype IN ('c', 'n', 'd') AND k.conparentid = 0
+        ORDER BY 1, 2";
+    let rows = client.query(sql, &[&oids]).await.map_err(sql_stop)?;
+    let Some(first) = rows.first() else { return Ok(()) };
+    let table: String = first.get(0);
+    let others: Vec<String> =
+        rows.iter().filter(|row| row.get::<_, String>(0) == table).map(|row| row.get(1)).collect();
+    let others = others.join(", ");
+    let what = format!(
+        "the rows of table {table} cannot be replaced: {others} would lose or change rows with them (ON DELETE \
+             CASCADE, \
+         SET NULL or SET DEFAULT), for the target's role may not set session_replication_role"
+    );
+    let hint = "GRANT SET ON PARAMETER session_replication_role TO the role (from version 15 on), which keeps the \
+                actions still; or drop these foreign keys for the time of the copy."
+        .to_owned();
+    Err(Reason::TargetNotReady { what, hint }.into())
 }
 
 /// Refuses tables into which another flow copies piece by piece: they may be empty still.

@@ -264,6 +264,16 @@ impl Sink for PostgresTarget {
         self.settings.map.separates(published)?;
         let mut session = self.take()?;
         session.writer.claim(published);
+        // Of a table that was dropped in the middle of its copy there is nothing left to copy.
+        let sql = "
+            DELETE FROM pgonce.snapshot AS s
+            WHERE s.flow = $1 AND s.table_oid <> ALL ($3)
+              AND EXISTS (SELECT FROM pgonce.flow AS f WHERE f.name = $1 AND f.epoch = $2)
+              AND EXISTS (SELECT FROM pgonce.snapshot AS o
+                          WHERE o.flow = $1 AND o.table_oid = s.table_oid AND o.boundary IS NULL)";
+        let oids: Vec<u32> = published.tables.iter().map(|table| table.oid).collect();
+        let forgotten = session.connection.client.execute(sql, &[&&*session.flow, &session.epoch, &oids]).await;
+        forgotten.map_err(|e| ledger::ledger_stop(&session.flow, e))?;
         self.session = Some(session);
         Ok(())
     }

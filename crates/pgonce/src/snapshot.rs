@@ -186,6 +186,16 @@ fn not_readable(table: &PublishedTable, error: tokio_postgres::Error) -> Stop {
             ),
         }
         .into(),
+        // It was dropped or altered since it was read what is published: that is read anew.
+        Some(state @ ("42P01" | "42703" | "3F000")) => {
+            let fault = ServerFault {
+                sqlstate: state.to_owned(),
+                schema: Some(table.schema.clone()),
+                table: Some(table.name.clone()),
+                ..ServerFault::default()
+            };
+            Reason::Busy { side: Side::Source, fault }.into()
+        }
         _ => stop_from_sql(Side::Source, &error),
     }
 }

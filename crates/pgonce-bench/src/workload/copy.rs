@@ -207,6 +207,8 @@ impl Copy {
         if target.query_opt(there, &[]).await?.is_some() {
             target.batch_execute("DROP SUBSCRIPTION bench").await?;
         }
+        // `pgcopydb` takes publications along.
+        target.batch_execute(&format!("DROP PUBLICATION IF EXISTS {PUBLICATION}")).await?;
         let slots = "SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database()";
         for row in source.query(slots, &[]).await? {
             self.databases.drop_slot(row.get(0)).await?;
