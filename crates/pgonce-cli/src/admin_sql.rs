@@ -71,9 +71,18 @@ pub fn for_source(part: &PartOfFlow) -> String {
          {grants}\n\
          \n\
          {publication}\n\
+         {schema}\
          -- pgonce makes the slot itself, for which REPLICATION is enough.\n",
         one_line(&place),
         one_line(&quoted),
+        schema = if part.copy_schema {
+            format!(
+                "-- copy_schema: pg_dump reads the definitions of the whole database.\nGRANT pg_read_all_data TO \
+                     {quoted};\n\n"
+            )
+        } else {
+            String::new()
+        },
     )
 }
 
@@ -128,12 +137,25 @@ pub fn for_target(part: &PartOfFlow) -> String {
          {}\n\
          \n\
          {tables}\n\
+         {schema}\
          -- Optional, from version 15 on. Without it, triggers and foreign keys of the target act on what is written:\n\
          --   GRANT SET ON PARAMETER session_replication_role TO {one};",
         one_line(&place),
         LEDGER_SQL.trim_end(),
         crate::check::ledger_grants(role),
         one = one_line(&quoted),
+        schema = if part.copy_schema {
+            let create = block(&format!(
+                "BEGIN\n    \
+                     EXECUTE pg_catalog.format('GRANT CREATE ON DATABASE %I TO %I',\n            \
+                         pg_catalog.current_database(), {text});\n    \
+                     EXECUTE pg_catalog.format('GRANT CREATE ON SCHEMA public TO %I', {text});\n\
+                 END"
+            ));
+            format!("-- copy_schema: the role creates schemas, and the tables, which it then owns.\n{create}\n\n")
+        } else {
+            String::new()
+        },
     )
 }
 

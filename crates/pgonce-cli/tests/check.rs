@@ -535,3 +535,20 @@ fn every_finding_is_documented() {
         documented.filter_map(|line| line.split('`').nth(1)).filter(|id| !ids.contains(*id)).collect();
     assert!(gone.is_empty(), "docs/check.md has what there is not: {gone:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_that_copy_schema_creates_are_no_problem_and_its_rights_are_printed() {
+    for major in majors().unwrap() {
+        let case = Case::new(major, "to_create").await;
+        case.at_source("CREATE TABLE t (id int PRIMARY KEY)").await;
+        let said = crate::common::said(&case.output(&["check"]).await);
+        assert!(said.contains("copy_schema: true"), "{said}");
+        let output = case.output(&["check", "--copy-schema"]).await;
+        let said = crate::common::said(&output);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        assert!(said.contains("1 table is missing, and copy_schema creates them"), "{said}");
+        let printed = crate::common::said(&case.output(&["init", "--sql", "--copy-schema"]).await);
+        assert!(printed.contains("GRANT pg_read_all_data TO"), "{printed}");
+        assert!(printed.contains("GRANT CREATE ON DATABASE"), "{printed}");
+    }
+}

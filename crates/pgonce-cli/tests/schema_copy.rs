@@ -327,7 +327,7 @@ async fn where_triggers_would_act_they_are_created_disabled_and_can_be_enabled()
         .await;
         case.target_url = case.target_url.replace("postgres@", "schema_plain@");
         let said = case.drain().await;
-        assert!(said.contains("3 triggers and rules are created disabled"), "{said}");
+        assert!(said.contains("triggers and rules (3) are created disabled"), "{said}");
         assert!(said.contains("unnest(to_enable)"), "{said}");
         case.at_source("INSERT INTO t VALUES (2, 2); INSERT INTO parts VALUES (3)").await;
         case.drain().await;

@@ -186,7 +186,7 @@ async fn refuse_acting_references(client: &Client, targets: &[&CopyTarget]) -> R
         CROSS JOIN LATERAL (SELECT u.oid AS relid UNION
                             SELECT t.relid FROM pg_catalog.pg_partition_tree(u.oid) AS t) AS t
         JOIN pg_catalog.pg_constraint AS k ON k.confrelid = t.relid AND k.contype = 'f'
-             AND k.confdeltype IN ('c', 'n', 'd') AND k.conparentid = 0
+             AND k.conparentid = 0
         ORDER BY 1, 2";
     let rows = client.query(sql, &[&oids]).await.map_err(sql_stop)?;
     let Some(first) = rows.first() else { return Ok(()) };
@@ -195,9 +195,9 @@ async fn refuse_acting_references(client: &Client, targets: &[&CopyTarget]) -> R
         rows.iter().filter(|row| row.get::<_, String>(0) == table).map(|row| row.get(1)).collect();
     let others = others.join(", ");
     let what = format!(
-        "the rows of table {table} cannot be replaced: {others} would lose or change rows with them (ON DELETE \
-             CASCADE, \
-         SET NULL or SET DEFAULT), for the target's role may not set session_replication_role"
+        "the rows of table {table} cannot be replaced: {others} would lose or change rows with them (or forbid it, \
+         without ON DELETE CASCADE, SET NULL or SET DEFAULT), for the target's role may not set \
+         session_replication_role"
     );
     let hint = "GRANT SET ON PARAMETER session_replication_role TO the role (from version 15 on), which keeps the \
                 actions still; or drop these foreign keys for the time of the copy."

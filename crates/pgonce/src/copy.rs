@@ -103,9 +103,11 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             Some(table) => Ok(table.oid),
             None => {
                 let what = format!("table {name} cannot be copied again: it is not published");
-                let hint = "Name tables as schema.table, as they are on the source and in the publication: \
+                let hint =
+                    "Name tables as schema.table, as they are on the source and in the publication (of a partition \
+                            that is published as its root, the root): \
                             SELECT schemaname, tablename FROM pg_publication_tables;"
-                    .to_owned();
+                        .to_owned();
                 Err(Reason::Unsupported { what, hint }.into())
             }
         };

@@ -300,9 +300,13 @@ impl Check<'_> {
         let tables = target_tables::ask(client, &names).await.map_err(failed)?;
         let oids: Vec<u32> = tables.values().filter(|t| t.is_table()).map(|t| t.oid).collect();
         let columns = columns::ask(client, &oids).await.map_err(failed)?;
-        let mut matched = 0;
+        let (mut matched, mut created) = (0, 0);
         for carried in &here.carried {
             let table = tables.get(&carried.there);
+            if table.is_none() && self.part.copy_schema && !begun {
+                created += 1;
+                continue;
+            }
             self.add(pair::missing(carried, table));
             let Some(table) = table.filter(|table| table.is_table()) else { continue };
             matched += 1;
@@ -310,6 +314,7 @@ impl Check<'_> {
             let none = Vec::new();
             self.add(pair::columns(carried, table, columns.get(&table.oid).unwrap_or(&none)));
         }
+        self.add(pair::created(created, &there.server));
         let matched_text = format!("{} of {} there", counted(matched, "table is", "tables are"), here.carried.len());
         if matched == here.carried.len() as u64 {
             self.add([Finding::ok("target.table", matched_text)]);
@@ -429,10 +434,9 @@ async fn not_carried(client: &Client, server: &Server) -> Result<Vec<Finding>, t
     }
     if sequences > 0 {
         let text = format!("{} not in the stream", counted(sequences, "sequence is", "sequences are"));
-        found.push(
-            Finding::new("source.sequences", Severity::Note, text)
-                .means("Set them on the target at the handoff, when the writers have stopped."),
-        );
+        found.push(Finding::new("source.sequences", Severity::Note, text).means(
+            "They are set when the copy ends. At the handoff, when the writers have stopped: pgonce sequences sync.",
+        ));
     }
     if rows.first().is_some_and(|row| row.get(4)) {
         found.push(

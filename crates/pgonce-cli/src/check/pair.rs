@@ -4,8 +4,10 @@ use pgonce::ident::{quote_ident, quote_qualified};
 
 use super::columns::Column;
 use super::finding::{Finding, Severity, Who};
+use super::server::Server;
 use super::target_tables::TargetTable;
 use super::types::{Fit, fit};
+use crate::render::counted;
 
 /// A table that is carried, or would be.
 #[derive(Clone, Debug)]
@@ -43,8 +45,8 @@ pub fn missing(carried: &Carried, found: Option<&TargetTable>) -> Option<Finding
         Finding::new(ID, Severity::Problem, "missing")
             .table(schema, name)
             .means(
-                "The target has no table of this name. pg_dump makes it as it is on the source, with its indexes; \
-                 without --table, all of them.",
+                "The target has no table of this name. `copy_schema: true` (`pgonce run --copy-schema`) creates all of \
+                 them, with what they need. This makes the one, as it is on the source, in a schema that is there.",
             )
             .mend(
                 Who::Shell,
@@ -54,6 +56,26 @@ pub fn missing(carried: &Carried, found: Option<&TargetTable>) -> Option<Finding
                 ),
             )
     })
+}
+
+/// Tables that the target does not have and `copy_schema` creates, which takes a right.
+pub fn created(count: u64, server: &Server) -> Option<Finding> {
+    const ID: &str = "target.table";
+    if count == 0 {
+        return None;
+    }
+    let found = format!("{} missing, and copy_schema creates them", counted(count, "table is", "tables are"));
+    if server.may_create {
+        return Some(
+            Finding::new(ID, Severity::Note, found).means("They are created at the first start, before the rows."),
+        );
+    }
+    let (database, role) = (quote_ident(&server.database), quote_ident(&server.role));
+    Some(
+        Finding::new(ID, Severity::Problem, format!("{found}, but the role may not create schemas"))
+            .means("Schemas, and extensions, take CREATE on the database.")
+            .mend(Who::TargetAdmin, format!("GRANT CREATE ON DATABASE {database} TO {role};")),
+    )
 }
 
 fn shell_quoted(text: &str) -> String {

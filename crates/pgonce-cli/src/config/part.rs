@@ -6,7 +6,7 @@ use pgonce::sink::StartMode;
 use super::flags::FlowOptions;
 use super::keys::key;
 use super::raw::{ConfigError, Raw};
-use super::{FlowName, Publish, choice, connection, flow_name, gather, jobs, publish, slot_name};
+use super::{FlowName, Publish, boolean, choice, connection, flow_name, gather, jobs, publish, slot_name};
 
 /// The publication of a flow that has no name yet.
 pub const UNNAMED_PUBLICATION: &str = "pgonce_publication";
@@ -26,6 +26,8 @@ pub struct PartOfFlow {
     pub target: Option<ConnectionSettings>,
     /// What an empty checkpoint means.
     pub start: StartMode,
+    /// Whether the target's schema is created.
+    pub copy_schema: bool,
     /// How many tables may be copied at a time.
     pub jobs: usize,
 }
@@ -56,6 +58,7 @@ impl PartOfFlow {
                 Some("go-forward") => StartMode::GoForward,
                 _ => StartMode::Snapshot,
             },
+            copy_schema: boolean(raw, key("copy_schema"))?,
             jobs: jobs(raw)?,
             flow,
         })

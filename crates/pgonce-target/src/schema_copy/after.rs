@@ -207,7 +207,8 @@ impl Work<'_> {
         }
         if disabled > 0 {
             warnings.push(format!(
-                "copy_schema: {disabled} triggers and rules are created disabled, for they would act on what the flow \
+                "copy_schema: triggers and rules ({disabled}) are created disabled, for they would act on what the \
+                     flow \
                  writes: the target's role may not set session_replication_role. At the move, type on the target what \
                  this prints: SELECT pg_catalog.unnest(to_enable) FROM pgonce.schema_copy WHERE flow = '{}';",
                 self.session.flow
