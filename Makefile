@@ -39,6 +39,7 @@ test-matrix: setup
 soak: setup
 	$(if $(FRESH),rm -rf target/soak)
 	PGONCE_SOAK_PARTS=$(PARTS) cargo test -p pgonce-cli --no-fail-fast --test roundtrip --test large -- --ignored --nocapture --test-threads=1 soak_
+	cargo test -p pgonce-cli --test joins -- --ignored --nocapture --test-threads=1
 
 # pgonce beside native replication on the same two clusters; docs/benchmarks.md explains it. Goes on where it ended;
 # BENCH_FLAGS=--fresh starts anew.
