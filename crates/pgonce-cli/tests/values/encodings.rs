@@ -78,7 +78,8 @@ async fn c6_a_source_in_another_encoding_keeps_its_letters_and_its_names() {
 }
 
 /// What must not be told: the character, its bytes, and the value around it.
-const SECRETS: &[&str] = &["Zq7MARKER", "€", "e2 82 ac", "E282AC", "\u{e9}", "0xe9", "0xff", "0x80", "0x81", "4711"];
+const SECRETS: &[&str] =
+    &["Zq7MARKER", "€", "e2 82 ac", "E282AC", "\u{e9}", "0xe9", "0xff", "0x80", "0x81", "471108824"];
 
 fn assert_told(said: &str, expected: &[&str]) {
     for expected in expected {
@@ -96,7 +97,7 @@ async fn c6_a_copy_into_an_encoding_that_lacks_a_character_names_the_row_and_not
         case.both("CREATE TABLE t (id int PRIMARY KEY, price text); CREATE TABLE other (id int PRIMARY KEY)").await;
         case.at_source(
             "INSERT INTO other VALUES (1); INSERT INTO t SELECT i, 'é' FROM generate_series(1, 1999) i;
-             INSERT INTO t VALUES (4711, 'Zq7MARKER €');
+             INSERT INTO t VALUES (471108824, 'Zq7MARKER €');
              INSERT INTO t SELECT i + 8000, 'é' FROM generate_series(1, 2000) i",
         )
         .await;
@@ -109,7 +110,7 @@ async fn c6_a_copy_into_an_encoding_that_lacks_a_character_names_the_row_and_not
             assert_eq!(case.there("SELECT count(*) FROM t").await, ["(0)"]);
         }
         case.environment.clear();
-        case.at_source("UPDATE t SET price = 'EUR' WHERE id = 4711; INSERT INTO other VALUES (2)").await;
+        case.at_source("UPDATE t SET price = 'EUR' WHERE id = 471108824; INSERT INTO other VALUES (2)").await;
         case.drain().await;
         assert_eq!(case.assert_same("SELECT * FROM t ORDER BY id").await.len(), 4000);
         assert_eq!(case.assert_same("SELECT * FROM other ORDER BY id").await.len(), 2);
@@ -208,7 +209,7 @@ async fn c6_bytes_that_the_source_cannot_send_are_refused_by_row_and_by_transact
             case.both("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE other (id int PRIMARY KEY)").await;
             // What is UTF8 by chance, or by agreement, passes.
             case.at_source("INSERT INTO t SELECT i, 'ü' FROM generate_series(1, 1999) i").await;
-            case.at_source(&format!("INSERT INTO t VALUES (4711, 'Zq7MARKER' || {bytes}), (8000, '')")).await;
+            case.at_source(&format!("INSERT INTO t VALUES (471108824, 'Zq7MARKER' || {bytes}), (8000, '')")).await;
             case.environment.push(("PGONCE_LOG", "trace"));
             for _ in 0..2 {
                 let said = case.refused("source_not_ready", 6).await;
@@ -217,7 +218,7 @@ async fn c6_bytes_that_the_source_cannot_send_are_refused_by_row_and_by_transact
                 assert_told(&case.ledger().await, &[]);
             }
             case.environment.clear();
-            case.at_source("UPDATE t SET v = 'ö' WHERE id = 4711").await;
+            case.at_source("UPDATE t SET v = 'ö' WHERE id = 471108824").await;
             case.drain().await;
             case.assert_same("SELECT * FROM t ORDER BY id").await;
             let transaction = format!("INSERT INTO t VALUES (8001, 'ä'), (8002, 'Zq7MARKER' || {bytes})");
