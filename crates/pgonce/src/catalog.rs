@@ -11,7 +11,7 @@ use crate::partitions::Partition;
 use crate::pgoutput::ReplicaIdentity;
 use crate::position::{Boundary, Lsn};
 use crate::published::{Member, Published, PublishedTable};
-use crate::sql_error::stop_from_sql;
+use crate::sql_error::{fault_of, stop_from_sql};
 use crate::stop::{Reason, Side, Stop};
 
 /// A row of `pg_replication_slots`. What a version does not have is absent.
@@ -105,13 +105,22 @@ impl SlotState {
     }
 }
 
+/// The failure to read the catalog as a whole. What is dropped at the same moment may be seen by a part of a question and
+/// not by another, for which PostgreSQL has no better word than an internal error: the next reading is in order.
+fn reading_failed(error: tokio_postgres::Error) -> Stop {
+    match error.as_db_error() {
+        Some(db) if db.code().code() == "XX000" => Reason::Busy { side: Side::Source, fault: fault_of(db) }.into(),
+        _ => stop_from_sql(Side::Source, &error),
+    }
+}
+
 /// Publications and their tables, as they are now.
 ///
 /// # Errors
 ///
 /// One of the publications does not exist, or the source cannot be asked.
 pub async fn published(client: &Client, version: u32, publications: &[String]) -> Result<Published, Stop> {
-    let failed = |e| stop_from_sql(Side::Source, &e);
+    let failed = reading_failed;
     let names: Vec<&str> = publications.iter().map(String::as_str).collect();
     let (mut members, mut warnings) = (Vec::new(), Vec::new());
     let sql = "SELECT p.oid, p.pubname::text, p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, \
@@ -225,7 +234,7 @@ async fn partitions(client: &Client, tables: &[PublishedTable]) -> Result<Vec<Pa
         name: String,
         parent_name: String,
     }
-    let rows = client.query(sql, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    let rows = client.query(sql, &[]).await.map_err(reading_failed)?;
     let attached = rows.iter().map(|row| Attached {
         oid: row.get(0),
         parent: row.get(1),
@@ -358,7 +367,7 @@ async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<
          FROM p JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname \
          JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename ORDER BY 2, 3"
     );
-    let rows = client.query(&sql, &[&publications]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    let rows = client.query(&sql, &[&publications]).await.map_err(reading_failed)?;
     Ok(rows
         .iter()
         .map(|row| PublishedTable {
@@ -547,7 +556,7 @@ fn candidates_sql() -> String {
 ///
 /// The source cannot be asked.
 pub async fn candidates(client: &Client) -> Result<Vec<Candidate>, Stop> {
-    let rows = client.query(&candidates_sql(), &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    let rows = client.query(&candidates_sql(), &[]).await.map_err(reading_failed)?;
     let candidate = |row: &tokio_postgres::Row| Candidate {
         schema: row.get(0),
         name: row.get(1),
