@@ -361,7 +361,7 @@ async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<
              ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) WHERE i.indrelid = c.oid AND i.indisvalid \
              AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END \
              ORDER BY pg_catalog.array_position(i.indkey::int2[], a.attnum)), \
-           pg_catalog.pg_table_size(c.oid)::int8, greatest(c.reltuples, 0)::int8, \
+           coalesce(pg_catalog.pg_table_size(c.oid), 0)::int8, greatest(c.reltuples, 0)::int8, \
            ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 \
              AND NOT a.attisdropped AND a.attgenerated <> '' ORDER BY a.attnum) \
          FROM p JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname \

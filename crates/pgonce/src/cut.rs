@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::ident::{quote_ident, quote_qualified};
 use crate::piece::{ColumnType, Extent, KEY_TYPES, KeyValue, Piece};
 use crate::published::PublishedTable;
-use crate::snapshot::SnapshotReader;
+use crate::snapshot::{SnapshotReader, not_readable};
 use crate::sql_error::stop_from_sql;
 use crate::stop::{Side, Stop};
 
@@ -110,8 +110,8 @@ async fn facts(reader: &SnapshotReader, tables: &[&PublishedTable]) -> Result<Ha
     }
     let oids: Vec<u32> = tables.iter().map(|table| table.oid).collect();
     let keys: Vec<Option<&str>> = tables.iter().map(|table| table.key.first().map(String::as_str)).collect();
-    let sql = "SELECT u.oid, CASE c.relkind WHEN 'r' THEN pg_catalog.pg_relation_size(c.oid) \
-                   / pg_catalog.current_setting('block_size')::int8 ELSE 0 END, \
+    let sql = "SELECT u.oid, coalesce(CASE c.relkind WHEN 'r' THEN pg_catalog.pg_relation_size(c.oid) \
+                   / pg_catalog.current_setting('block_size')::int8 END, 0), \
                  coalesce(a.attnotnull AND a.atttypid = ANY ($3), false) \
                FROM ROWS FROM (pg_catalog.unnest($1::oid[]), pg_catalog.unnest($2::text[])) AS u (oid, key) \
                JOIN pg_catalog.pg_class c ON c.oid = u.oid \
@@ -191,7 +191,7 @@ async fn sample(
         quote_ident(column)
     );
     let fractions: Vec<f64> = (1..count).map(|n| n as f64 / count as f64).collect();
-    let row = reader.client().query_one(&sql, &[&fractions]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    let row = reader.client().query_one(&sql, &[&fractions]).await.map_err(|e| not_readable(table, e))?;
     // What was locked for the look is let go.
     reader.release().await?;
     let cuts: Option<Vec<Option<String>>> = row.get(1);

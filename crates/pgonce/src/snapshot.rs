@@ -175,7 +175,8 @@ impl SnapshotReader {
     }
 }
 
-fn not_readable(table: &PublishedTable, error: tokio_postgres::Error) -> Stop {
+/// The reason for not being able to read a table.
+pub(crate) fn not_readable(table: &PublishedTable, error: tokio_postgres::Error) -> Stop {
     match error.code().map(|c| c.code()) {
         Some("42501") => Reason::SourceNotReady {
             what: format!("the role may not read all of table {table}"),
