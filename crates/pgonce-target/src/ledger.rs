@@ -4,9 +4,9 @@
 
 use std::fmt;
 
+use pgonce::destination::{Binding, IdlePoint, StartMode, Stored, StoredFlow, StoredPiece, StoredTable};
 use pgonce::piece::{Extent, KeyValue};
 use pgonce::position::{Boundary, Checkpoint, CommitLsn, EndLsn, Lsn, Timeline};
-use pgonce::sink::{Binding, IdlePoint, StartMode, Stored, StoredFlow, StoredPiece, StoredTable};
 use pgonce::source::SourceIdentity;
 use pgonce::sql_error::stop_from_sql;
 use pgonce::stop::{Reason, Side, Stop};

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use pgonce::destination::StartMode;
 use pgonce::position::{Boundary, CommitLsn, EndLsn, Timeline};
-use pgonce::sink::StartMode;
 use pgonce::stop::Stop;
 use tokio_postgres::types::{FromSql, PgLsn};
 use tokio_postgres::{Client, Row};

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pgonce::connect::connect_sql;
+use pgonce::destination::{Binding, Destination, IdlePoint, StartMode, Stored, StoredTable, Written};
 use pgonce::guarantee::Guarantee;
 use pgonce::piece::{CopyPlan, Standing, TableCopy};
 use pgonce::position::{Boundary, EndLsn};
 use pgonce::published::Published;
-use pgonce::sink::{Binding, IdlePoint, Sink, StartMode, Stored, StoredTable, Written};
 use pgonce::source::SourceIdentity;
 use pgonce::sql_error::is_encoding;
 use pgonce::stop::Stop;
@@ -36,14 +36,14 @@ pub struct TargetReport {
     pub triggers_suppressed: bool,
 }
 
-/// A [`Sink`] that writes to a PostgreSQL database, with effect-once: the changes of a transaction, its row in
+/// A [`Destination`] that writes to a PostgreSQL database, with effect-once: the changes of a transaction, its row in
 /// `pgonce.applied` and the checkpoint in `pgonce.flow` are one commit on the target.
 ///
 /// Logical messages have no place in a table: they are left out, though counted.
 ///
 /// Dropping the future of a call (a grace period that is over) drops the connection with it, and the target rolls
 /// back what had been begun: it notices within half a second (`client_connection_check_interval`, from version 14 on)
-/// even in the middle of a long statement. The next call must be [`open`](Sink::open).
+/// even in the middle of a long statement. The next call must be [`open`](Destination::open).
 pub struct PostgresTarget {
     settings: TargetSettings,
     holder: String,
@@ -87,7 +87,7 @@ impl PostgresTarget {
         self.report
     }
 
-    /// Ends the session: what had been begun is rolled back. The next call must be [`open`](Sink::open).
+    /// Ends the session: what had been begun is rolled back. The next call must be [`open`](Destination::open).
     pub fn abandon(&mut self) {
         self.session = None;
     }
@@ -107,7 +107,7 @@ impl fmt::Debug for PostgresTarget {
     }
 }
 
-impl Sink for PostgresTarget {
+impl Destination for PostgresTarget {
     type Loader = PostgresLoader;
 
     fn guarantee(&self) -> Guarantee {

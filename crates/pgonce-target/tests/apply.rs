@@ -2,8 +2,8 @@
 
 mod support;
 
+use pgonce::destination::Destination;
 use pgonce::pgoutput::{Column, ReplicaIdentity};
-use pgonce::sink::Sink;
 use pgonce::stop::{Reason, Stop};
 use support::{Feed, NULL, Table, Target, UNCHANGED, t, table_t};
 

@@ -2,8 +2,8 @@
 
 mod support;
 
+use pgonce::destination::{Binding, Destination, IdlePoint, StartMode, Stored};
 use pgonce::position::{Boundary, CommitLsn, Lsn};
-use pgonce::sink::{Binding, IdlePoint, Sink, StartMode, Stored};
 use pgonce::stop::Reason;
 use pgonce_target::{FlowPhase, LEDGER_SQL, PostgresTarget, SynchronousCommit, list_flows, read_status, remove_flow};
 use pgonce_testkit::{Cluster, majors};

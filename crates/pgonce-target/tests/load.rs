@@ -6,9 +6,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pgonce::connect::{ConnectionSettings, Environment};
+use pgonce::destination::{Binding, Destination, Loader, StartMode, Stored};
 use pgonce::piece::{CopyPlan, Extent, Format, Piece, Standing, TableCopy};
 use pgonce::published::Published;
-use pgonce::sink::{Binding, Loader, Sink, StartMode, Stored};
 use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::source::{Begun, Source};
 use pgonce::stop::{Reason, Stop};
@@ -68,7 +68,7 @@ impl Copying {
     }
 
     /// Opens the target again, as after an error.
-    async fn open(&mut self) -> pgonce::sink::StoredFlow {
+    async fn open(&mut self) -> pgonce::destination::StoredFlow {
         let identity = self.source.connect().await.unwrap();
         stored(self.sink.open(&identity).await.unwrap())
     }

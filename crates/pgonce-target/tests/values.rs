@@ -2,8 +2,8 @@
 
 mod support;
 
+use pgonce::destination::Destination;
 use pgonce::pgoutput::{Column, ReplicaIdentity};
-use pgonce::sink::Sink;
 use support::{Feed, NULL, Table, Target, t};
 
 const TYPES: &str = r#"

@@ -10,13 +10,13 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::board::TableBoard;
 use crate::cut;
+use crate::destination::{Destination, Loader};
 use crate::flow::{StartMode, StoredFlow, StoredTable};
 use crate::join::Joining;
 use crate::piece::{Format, Piece, Standing, TableCopy};
 use crate::pipeline::{Phase, Pipeline, Progress};
 use crate::position::Boundary;
 use crate::published::{Published, PublishedTable};
-use crate::sink::{Loader, Sink};
 use crate::snapshot::{Snapshot, SnapshotReader};
 use crate::source::Source;
 use crate::stop::{Reason, Stop};
@@ -38,7 +38,7 @@ pub(crate) struct Landed {
     pub(crate) rows: u64,
 }
 
-impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
+impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
     /// The initial copy: what has not been copied of the tables that are published. `snapshot` is that of a slot that
     /// was made just now.
     pub(crate) async fn copy(
@@ -142,7 +142,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         let planned: Vec<TableCopy> = planned.collect();
         let taken: HashSet<u32> = fresh.iter().map(|table| table.oid).collect();
         let fingerprint = published.extended(&flow.binding.published, &taken);
-        let plan = self.sink.plan(&planned, &fingerprint).await?;
+        let plan = self.destination.plan(&planned, &fingerprint).await?;
         // From here on it is decided: another session of this process does not begin anew.
         self.options.reseed.clear();
         flow.binding.published = fingerprint;
@@ -164,7 +164,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         jobs.iter().for_each(|job| *left.entry(job.table.table.oid).or_insert(0) += 1);
         let board = Arc::clone(&self.progress.borrow().copy);
         let workers = self.options.jobs.get().min(jobs.len());
-        let loaders = (0..workers).map(|_| self.sink.loader()).collect::<Result<Vec<_>, Stop>>()?;
+        let loaders = (0..workers).map(|_| self.destination.loader()).collect::<Result<Vec<_>, Stop>>()?;
         let mut workers = Workers::start(snapshot, jobs, loaders);
         let before = self.progress.borrow().bytes_copied;
         let mut tick = interval(Duration::from_millis(250));
@@ -179,7 +179,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                     let Some(landed) = landed? else { break };
                     self.advanced = true;
                     land(flow, &landed, boundary);
-                    self.sink.landed(landed.table, landed.piece, boundary);
+                    self.destination.landed(landed.table, landed.piece, boundary);
                     let of_table = left.entry(landed.table).or_insert(1);
                     *of_table -= 1;
                     let whole = *of_table == 0;

@@ -78,7 +78,7 @@ pub enum Stored {
 /// The stored state of a flow that has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredFlow {
-    /// What [`Sink::bind`] stored.
+    /// What [`Destination::bind`] stored.
     pub binding: Binding,
     /// Whether the initial copy is complete (or was never asked for).
     pub streaming: bool,

@@ -18,8 +18,8 @@ use std::num::NonZeroUsize;
 use tokio::task::JoinSet;
 
 use crate::copy::{Job, Landed, Workers};
+use crate::destination::Loader;
 use crate::position::{Boundary, CommitLsn};
-use crate::sink::Loader;
 use crate::snapshot::{Snapshot, Snapshots};
 use crate::stop::Stop;
 use crate::transaction::{Change, Transaction};

@@ -8,6 +8,7 @@ pub mod catalog;
 pub mod connect;
 mod copy;
 mod cut;
+pub mod destination;
 pub mod flow;
 pub mod frontier;
 pub mod guarantee;
@@ -24,7 +25,7 @@ pub mod relation;
 pub mod replication;
 mod resume;
 mod row_count;
-pub mod sink;
+
 pub mod slot_source;
 pub mod snapshot;
 pub mod source;

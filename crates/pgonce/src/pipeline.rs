@@ -1,4 +1,4 @@
-//! The one loop: from a source to a sink, and the acknowledgement back.
+//! The one loop: from a source to a destination, and the acknowledgement back.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -10,11 +10,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::board::Board;
+use crate::destination::{Binding, Destination, IdlePoint, StartMode, Stored, StoredFlow, StoredTable, Written};
 use crate::frontier::Frontier;
 use crate::join::{Joined, Joining};
 use crate::pgoutput::PgTime;
 use crate::position::{Boundary, Checkpoint, Lsn, Timeline};
-use crate::sink::{Binding, IdlePoint, Sink, StartMode, Stored, StoredFlow, StoredTable, Written};
 use crate::source::{Event, Source};
 use crate::stop::{Reason, Stop};
 use crate::transaction::Transaction;
@@ -117,7 +117,7 @@ pub struct Progress {
     pub commit_time: Option<PgTime>,
     /// Transactions received and waiting to be applied.
     pub waiting: usize,
-    /// Whether a group has been handed to the sink and has not come back.
+    /// Whether a group has been handed to the destination and has not come back.
     pub writing: bool,
     /// The last position that the source reported with nothing open below it.
     pub reported: Option<Boundary>,
@@ -160,11 +160,11 @@ pub enum Finished {
     Stopped,
 }
 
-/// A source and a sink, joined.
+/// A source and a destination, joined.
 #[derive(Debug)]
-pub struct Pipeline<Src, Snk> {
+pub struct Pipeline<Src, Dst> {
     pub(crate) source: Src,
-    pub(crate) sink: Snk,
+    pub(crate) destination: Dst,
     pub(crate) options: PipelineOptions,
     pub(crate) progress: watch::Sender<Progress>,
     /// Whether the session that has just ended got anything done: then the next pause is a short one.
@@ -173,12 +173,12 @@ pub struct Pipeline<Src, Snk> {
     strangers: BTreeMap<u32, String>,
 }
 
-impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
-    /// Joins a source and a sink. Nothing is connected yet.
-    pub fn new(source: Src, sink: Snk, options: PipelineOptions) -> Pipeline<Src, Snk> {
+impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
+    /// Joins a source and a destination. Nothing is connected yet.
+    pub fn new(source: Src, destination: Dst, options: PipelineOptions) -> Pipeline<Src, Dst> {
         Pipeline {
             source,
-            sink,
+            destination,
             options,
             progress: watch::Sender::new(Progress::default()),
             advanced: false,
@@ -217,7 +217,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
                 attempts = 0;
             }
             if !fault.is_transient() {
-                self.sink.record_stop(&fault).await;
+                self.destination.record_stop(&fault).await;
                 self.source.close().await;
                 return Err(fault);
             }
@@ -289,40 +289,40 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             p.writing = false;
         });
         let identity = self.source.connect().await?;
-        let (mut flow, snapshot) = match self.sink.open(&identity).await? {
+        let (mut flow, snapshot) = match self.destination.open(&identity).await? {
             Stored::Flow(flow) => (flow, None),
             Stored::Nothing => {
                 let published = self.source.publish(self.options.start).await?;
                 let replaced = self.replaced(&published)?;
-                self.sink.replace(&replaced);
+                self.destination.replace(&replaced);
                 // Before there is a slot that keeps WAL.
-                self.sink.check(&published, self.options.start).await?;
+                self.destination.check(&published, self.options.start).await?;
                 self.progress.send_modify(|p| p.phase = Phase::Beginning);
                 let begun = self.source.begin(self.options.start).await?;
                 let binding = Binding::new(begun.boundary, identity.timeline, self.options.start, &published);
-                self.sink.bind(&binding).await?;
+                self.destination.bind(&binding).await?;
                 let idle = IdlePoint { boundary: binding.boundary, timeline: identity.timeline };
                 let streaming = self.options.start == StartMode::GoForward;
                 (StoredFlow { binding, streaming, tables: Vec::new(), checkpoint: None, idle }, begun.snapshot)
             }
         };
         let published = self.source.published(&flow.binding, &self.options.reseed).await?;
-        self.sink.published(&published).await?;
+        self.destination.published(&published).await?;
         let replaced = self.replaced(&published)?;
-        self.sink.replace(&replaced);
+        self.destination.replace(&replaced);
         let mut warnings = Vec::new();
         for (oid, table) in std::mem::take(&mut self.strangers) {
             if !published.tables.iter().any(|published| published.oid == oid) {
                 warnings.push(format!(
                     "table {table} has left the publication again before it was copied: its changes are left out"
                 ));
-                self.sink.leave_out(oid);
+                self.destination.leave_out(oid);
             }
         }
         self.warn(warnings);
         if !flow.streaming {
             self.copy(&mut flow, &published, snapshot).await?;
-            self.sink.copied().await?;
+            self.destination.copied().await?;
             flow.streaming = true;
             // What comes up when the copy is handed over to the stream.
             self.warn(Vec::new());
@@ -331,10 +331,10 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         Ok(Prepared { flow, timeline: identity.timeline, joining })
     }
 
-    /// Shows these warnings, the source's and the sink's, each once.
+    /// Shows these warnings, the source's and the destination's, each once.
     fn warn(&mut self, mut warnings: Vec<String>) {
         warnings.extend(self.source.warnings());
-        warnings.extend(self.sink.warnings());
+        warnings.extend(self.destination.warnings());
         if warnings.is_empty() {
             return;
         }
@@ -351,12 +351,12 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
     async fn take_news(&mut self) -> Result<(), Stop> {
         self.warn(Vec::new());
         match self.source.take_memory() {
-            Some(published) => self.sink.remember(&published).await,
+            Some(published) => self.destination.remember(&published).await,
             None => Ok(()),
         }
     }
 
-    /// The stream: groups to the sink, and what became durable back.
+    /// The stream: groups to the destination, and what became durable back.
     async fn flow(&mut self, state: &mut Flowing, stop: &mut watch::Receiver<bool>) -> Result<Option<Finished>, Stop> {
         let mut events = Vec::new();
         loop {
@@ -380,7 +380,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             if !group.is_empty() {
                 self.progress.send_modify(|p| p.writing = true);
                 let written = tokio::select! {
-                    written = self.sink.write(&group) => written?,
+                    written = self.destination.write(&group) => written?,
                     () = stopped_for(stop, self.options.grace) => return Ok(Some(Finished::Stopped)),
                 };
                 self.wrote(state, &group, written);
@@ -438,7 +438,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         match joined {
             Joined::Snapshot(snapshot) => {
                 if joining.accepts(snapshot.boundary) {
-                    let loaders = (0..joining.workers()).map(|_| self.sink.loader());
+                    let loaders = (0..joining.workers()).map(|_| self.destination.loader());
                     let loaders = loaders.collect::<Result<Vec<_>, Stop>>()?;
                     joining.copy(*snapshot, loaders);
                     self.progress.send_modify(|p| p.table = joining.current());
@@ -446,7 +446,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
             }
             Joined::Piece { landed, boundary, last } => {
                 self.advanced = true;
-                self.sink.landed(landed.table, landed.piece, boundary);
+                self.destination.landed(landed.table, landed.piece, boundary);
                 state.consistent_from = state.consistent_from.max(Some(boundary));
                 let bytes = state.bytes_before + self.progress.borrow().copy.passed().1;
                 self.progress.send_modify(|p| {
@@ -523,13 +523,13 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         });
     }
 
-    /// What is due: ask the sink how far it is durable, prove that nothing was left out, store an idle boundary,
+    /// What is due: ask the destination how far it is durable, prove that nothing was left out, store an idle boundary,
     /// acknowledge.
     async fn keep_house(&mut self, state: &mut Flowing) -> Result<(), Stop> {
         let now = Instant::now();
         if !state.frontier.settled() && now >= state.durable_at {
             state.durable_at = now + Flowing::DURABLE_EVERY;
-            if let Some(claim) = self.sink.durable().await? {
+            if let Some(claim) = self.destination.durable().await? {
                 state.frontier.made_durable(claim);
             }
         }
@@ -556,7 +556,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
 
     async fn persist_idle(&mut self, state: &mut Flowing) -> Result<(), Stop> {
         if let Some(boundary) = state.frontier.idle_candidate()
-            && self.sink.persist_idle(IdlePoint { boundary, timeline: state.timeline }).await?
+            && self.destination.persist_idle(IdlePoint { boundary, timeline: state.timeline }).await?
         {
             state.frontier.persisted(boundary);
         }
@@ -594,7 +594,7 @@ impl<Src: Source, Snk: Sink> Pipeline<Src, Snk> {
         let deadline = Instant::now() + 2 * self.options.grace;
         while state.frontier.any_unacknowledgeable() && Instant::now() < deadline {
             self.source.ask_position();
-            if let Some(claim) = self.sink.durable().await? {
+            if let Some(claim) = self.destination.durable().await? {
                 state.frontier.made_durable(claim);
             }
             self.take_attested(state)?;

@@ -1,9 +1,9 @@
 //! Whether the stream may go on from what is stored: the checks of every connect, without I/O.
 
 use crate::catalog::SlotState;
+use crate::destination::{IdlePoint, StoredFlow};
 use crate::position::Boundary;
 use crate::replication::TimelineHistory;
-use crate::sink::{IdlePoint, StoredFlow};
 use crate::source::SourceIdentity;
 use crate::stop::{Reason, Stop};
 
@@ -66,8 +66,8 @@ pub(crate) fn slot(stored: &StoredFlow, slot: &str, state: Option<&SlotState>) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::destination::{Binding, StartMode};
     use crate::position::{Checkpoint, CommitLsn, EndLsn, Lsn};
-    use crate::sink::{Binding, StartMode};
 
     fn identity(timeline: u32, flushed: u64) -> SourceIdentity {
         SourceIdentity {

@@ -5,9 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::*;
+use pgonce::destination::StartMode;
 use pgonce::pipeline::{Finished, Until};
 use pgonce::position::Lsn;
-use pgonce::sink::StartMode;
 use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce_testkit::Cluster;
 use tokio_postgres::Client;

@@ -24,8 +24,8 @@ use std::collections::{HashMap, HashSet};
 
 use pgonce::catalog;
 use pgonce::connect::SqlConnection;
+use pgonce::destination::StartMode;
 use pgonce::ident::{quote_ident, quote_qualified};
-use pgonce::sink::StartMode;
 use pgonce::stop::{Side, Stop};
 use tokio_postgres::Client;
 

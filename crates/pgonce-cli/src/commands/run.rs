@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use clap::Args;
 use pgonce::assemble::SpillSettings;
+use pgonce::destination::{Destination, StartMode};
 use pgonce::partitions;
 use pgonce::pipeline::{Finished, Pipeline, PipelineOptions, Progress, Until};
 use pgonce::position::Lsn;
-use pgonce::sink::{Sink, StartMode};
 use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::stop::{Side, Stop};
 use pgonce_target::{PostgresTarget, SchemaCopy, ShownKey, TargetSettings};

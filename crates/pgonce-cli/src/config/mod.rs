@@ -21,7 +21,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use pgonce::connect::{ConnectionSettings, Environment, ParseConnectionError};
-use pgonce::sink::StartMode;
+use pgonce::destination::StartMode;
 use pgonce_target::{SynchronousCommit, TableMap};
 
 use self::flags::{DEFAULT_FILE, FlowOptions};

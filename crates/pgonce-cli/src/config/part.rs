@@ -1,7 +1,7 @@
 //! As much of a flow as is configured: for commands that can do with one of the two databases, or with none.
 
 use pgonce::connect::{ConnectionSettings, Environment};
-use pgonce::sink::StartMode;
+use pgonce::destination::StartMode;
 
 use super::flags::FlowOptions;
 use super::keys::key;

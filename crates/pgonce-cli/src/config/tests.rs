@@ -2,7 +2,7 @@ use std::path::Path;
 
 use clap::{Args, Command, FromArgMatches};
 use pgonce::connect::Environment;
-use pgonce::sink::StartMode;
+use pgonce::destination::StartMode;
 use pgonce_target::SynchronousCommit;
 use serde_json::Value;
 

@@ -17,9 +17,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use pgonce::catalog;
+use pgonce::destination::Binding;
 use pgonce::position::Lsn;
 use pgonce::published::Published;
-use pgonce::sink::Binding;
 use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::source::{Source, SourceIdentity};
 use pgonce::stop::{Reason, Side, Stop};

@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 
 use pgonce::assemble::{Assembled, Assembler, SpillSettings};
 use pgonce::connect::{ConnectionSettings, Environment};
+use pgonce::destination::{Binding, Destination, StartMode, Stored, StoredFlow};
 use pgonce::pgoutput::encode::{ColumnDefsBuf, RelationIdsBuf, TupleBuf, encoded};
 use pgonce::pgoutput::{Column, ColumnDef, Message, OldTuple, PgTime, RelationBody, ReplicaIdentity, TruncateOptions};
 use pgonce::position::{Boundary, CommitLsn, EndLsn, Lsn};
-use pgonce::sink::{Binding, Sink, StartMode, Stored, StoredFlow};
 use pgonce::source::SourceIdentity;
 use pgonce::stop::Stop;
 use pgonce::transaction::Transaction;

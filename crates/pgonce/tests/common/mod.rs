@@ -5,12 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pgonce::connect::{ConnectionSettings, Environment};
+use pgonce::destination::{
+    Binding, Destination, IdlePoint, Loader, StartMode, Stored, StoredFlow, StoredTable, Written,
+};
 use pgonce::guarantee::Guarantee;
 use pgonce::pgoutput::{Column, OldTuple, Tuple};
 use pgonce::piece::{CopyPlan, Format, Piece, Standing, TableCopy};
 use pgonce::pipeline::{Finished, Pipeline, PipelineOptions, Progress, Until};
 use pgonce::position::{Boundary, Checkpoint, CommitLsn, EndLsn, Lsn};
-use pgonce::sink::{Binding, IdlePoint, Loader, Sink, StartMode, Stored, StoredFlow, StoredTable, Written};
 use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::snapshot::TableRows;
 use pgonce::source::SourceIdentity;
@@ -102,7 +104,7 @@ impl Loader for MemorySink {
     }
 }
 
-impl Sink for MemorySink {
+impl Destination for MemorySink {
     type Loader = MemorySink;
 
     fn guarantee(&self) -> Guarantee {

@@ -1,4 +1,4 @@
-//! Where transactions go, and what a sink remembers of a flow.
+//! Where transactions go, and what a destination remembers of a flow.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -15,41 +15,41 @@ use crate::transaction::Transaction;
 
 /// Makes whole transactions durable, and says so.
 ///
-/// The order of calls in a session: [`open`](Sink::open); on a first start [`check`](Sink::check) and
-/// [`bind`](Sink::bind); [`published`](Sink::published); while tables are to be copied [`plan`](Sink::plan) once, for
+/// The order of calls in a session: [`open`](Destination::open); on a first start [`check`](Destination::check) and
+/// [`bind`](Destination::bind); [`published`](Destination::published); while tables are to be copied [`plan`](Destination::plan) once, for
 /// all of them, then
-/// [`loader`](Sink::loader) for each worker and [`landed`](Sink::landed) behind each [`Loader::load`] that went well;
-/// when every table of the initial copy has been copied [`copied`](Sink::copied), once in the life of a flow; then
-/// [`write`](Sink::write), [`durable`](Sink::durable), [`remember`](Sink::remember) and
-/// [`persist_idle`](Sink::persist_idle) as the stream demands.
+/// [`loader`](Destination::loader) for each worker and [`landed`](Destination::landed) behind each [`Loader::load`] that went well;
+/// when every table of the initial copy has been copied [`copied`](Destination::copied), once in the life of a flow; then
+/// [`write`](Destination::write), [`durable`](Destination::durable), [`remember`](Destination::remember) and
+/// [`persist_idle`](Destination::persist_idle) as the stream demands.
 /// Tables that are copied while the flow streams are planned before the first of these, in the session that copies
 /// them; `loader` and `landed` come between them.
 /// After any error the session is over: the next call is `open`, and nothing of what was handed over before it may be
 /// counted on, except pieces that were loaded.
-pub trait Sink: Send {
-    /// What copies pieces of tables, beside the sink. [`NoLoader`] for a sink that takes no snapshot.
+pub trait Destination: Send {
+    /// What copies pieces of tables, beside it. [`NoLoader`] for one that takes no snapshot.
     type Loader: Loader;
 
-    /// What this sink promises about duplicates.
+    /// What it promises about duplicates.
     fn guarantee(&self) -> Guarantee;
 
     /// Starts a session: connects, fences off older writers, and reads what is stored of the flow.
     ///
-    /// `source` was read from the replication connection itself. A sink refuses a source that is not the one it is
+    /// `source` was read from the replication connection itself. A destination refuses a source that is not the one it is
     /// bound to ([`Reason::SourceChanged`]) before it reads any position.
     fn open(&mut self, source: &SourceIdentity) -> impl Future<Output = Result<Stored, Stop>> + Send;
 
     /// Writes whole transactions, in commit order. Those that the stored checkpoint covers are skipped whole.
     fn write(&mut self, group: &[Transaction]) -> impl Future<Output = Result<Written, Stop>> + Send;
 
-    /// Asks again how far the sink is durable, while something written is not known to be. The default has nothing to
+    /// Asks again how far it is durable, while something written is not known to be. The default has nothing to
     /// add.
     fn durable(&mut self) -> impl Future<Output = Result<Option<EndLsn>, Stop>> + Send {
         async { Ok(None) }
     }
 
     /// Stores durably that everything below `boundary` has been received, though no transaction ends there. False
-    /// (the default) from a sink that cannot: it is never advanced while idle.
+    /// (the default) from one that cannot: it is never advanced while idle.
     fn persist_idle(&mut self, idle: IdlePoint) -> impl Future<Output = Result<bool, Stop>> + Send {
         let _ = idle;
         async { Ok(false) }
@@ -65,7 +65,7 @@ pub trait Sink: Send {
     fn bind(&mut self, binding: &Binding) -> impl Future<Output = Result<(), Stop>> + Send;
 
     /// These tables, by OID, may hold rows on the target: their copy takes the place of them. Said before
-    /// [`check`](Sink::check) and [`plan`](Sink::plan).
+    /// [`check`](Destination::check) and [`plan`](Destination::plan).
     fn replace(&mut self, tables: &HashSet<u32>) {
         let _ = tables;
     }
@@ -79,7 +79,7 @@ pub trait Sink: Send {
     /// published with them (as [`Published::fingerprint`] writes it); says how each is to be copied. What is
     /// [`Planned`](crate::piece::Standing::Planned) is stored already; what is
     /// [`Anew`](crate::piece::Standing::Anew) replaces what was, and what was copied of that table is removed in the
-    /// same atomic write, or, where the table says so, piece by piece as it is copied. A sink that takes no snapshot
+    /// same atomic write, or, where the table says so, piece by piece as it is copied. One that takes no snapshot
     /// refuses.
     fn plan(
         &mut self,
@@ -110,7 +110,7 @@ pub trait Sink: Send {
         async { Ok(()) }
     }
 
-    /// Stores what the flow is to remember of what is published, in place of what [`bind`](Sink::bind) stored.
+    /// Stores what the flow is to remember of what is published, in place of what [`bind`](Destination::bind) stored.
     fn remember(&mut self, published: &str) -> impl Future<Output = Result<(), Stop>> + Send {
         let _ = published;
         async { Ok(()) }
@@ -121,7 +121,7 @@ pub trait Sink: Send {
         Vec::new()
     }
 
-    /// The flow is stopping for this reason; a sink that can leaves word of it for `status`. Failures to do so are
+    /// The flow is stopping for this reason; one that can leaves word of it for `status`. Failures to do so are
     /// ignored.
     fn record_stop(&mut self, stop: &Stop) -> impl Future<Output = ()> + Send {
         let _ = stop;
@@ -129,10 +129,10 @@ pub trait Sink: Send {
     }
 }
 
-/// Copies pieces of tables, one at a time, beside whatever the sink does.
+/// Copies pieces of tables, one at a time, beside whatever the destination does.
 pub trait Loader: Send + 'static {
     /// Copies one piece: its rows, and the boundary at which they were read, in one atomic write, and only if the
-    /// sink's session still holds the flow. Returns the number of rows. After an error the loader is not used again.
+    /// destination's session still holds the flow. Returns the number of rows. After an error the loader is not used again.
     fn load(
         &mut self,
         table: &TableCopy,
@@ -142,7 +142,7 @@ pub trait Loader: Send + 'static {
     ) -> impl Future<Output = Result<u64, Stop>> + Send;
 }
 
-/// The loader of a sink that takes no snapshot. There is none.
+/// The loader of a destination that takes no snapshot. There is none.
 #[derive(Debug)]
 pub enum NoLoader {}
 
@@ -152,9 +152,9 @@ impl Loader for NoLoader {
     }
 }
 
-/// The refusal of a sink that takes no snapshot.
+/// The refusal of a destination that takes no snapshot.
 pub fn no_copy() -> Stop {
-    let what = "this sink takes no initial copy".to_owned();
+    let what = "this destination takes no initial copy".to_owned();
     Reason::Unsupported { what, hint: "Start it with `go-forward`.".to_owned() }.into()
 }
 
