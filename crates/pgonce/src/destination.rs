@@ -5,7 +5,7 @@ use std::future::Future;
 
 use crate::flow::SourceIdentity;
 pub use crate::flow::{Binding, IdlePoint, StartMode, Stored, StoredFlow, StoredPiece, StoredTable};
-use crate::guarantee::Guarantee;
+use crate::guarantee::Mode;
 use crate::piece::{CopyPlan, Piece, TableCopy};
 use crate::position::{Boundary, EndLsn};
 use crate::published::Published;
@@ -30,8 +30,15 @@ pub trait Destination: Send {
     /// What copies pieces of tables, beside it. [`NoLoader`] for one that takes no snapshot.
     type Loader: Loader;
 
-    /// What it promises about duplicates.
-    fn guarantee(&self) -> Guarantee;
+    /// What it promises about duplicates: [`EffectOnce`](crate::guarantee::EffectOnce) or
+    /// [`AtLeastOnce`](crate::guarantee::AtLeastOnce).
+    type Mode: Mode;
+
+    /// Whether it takes an initial copy. Where it does not, a flow that is to begin with one is refused before anything
+    /// is connected.
+    fn takes_copy(&self) -> bool {
+        true
+    }
 
     /// Starts a session: connects, fences off older writers, and reads what is stored of the flow.
     ///
@@ -114,6 +121,11 @@ pub trait Destination: Send {
     fn remember(&mut self, published: &str) -> impl Future<Output = Result<(), Stop>> + Send {
         let _ = published;
         async { Ok(()) }
+    }
+
+    /// The source has been told that everything below this point is durable: it does not send it again.
+    fn acknowledged(&mut self, boundary: Boundary) {
+        let _ = boundary;
     }
 
     /// What the operator should know and what does not stop the flow, since the last call.
