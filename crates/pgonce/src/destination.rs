@@ -16,11 +16,11 @@ use crate::transaction::Transaction;
 /// Makes whole transactions durable, and says so.
 ///
 /// The order of calls in a session: [`open`](Destination::open); on a first start [`check`](Destination::check) and
-/// [`bind`](Destination::bind); [`published`](Destination::published); while tables are to be copied [`plan`](Destination::plan) once, for
-/// all of them, then
-/// [`loader`](Destination::loader) for each worker and [`landed`](Destination::landed) behind each [`Loader::load`] that went well;
-/// when every table of the initial copy has been copied [`copied`](Destination::copied), once in the life of a flow; then
-/// [`write`](Destination::write), [`durable`](Destination::durable), [`remember`](Destination::remember) and
+/// [`bind`](Destination::bind); [`published`](Destination::published); while tables are to be copied
+/// [`plan`](Destination::plan) once, for all of them, then [`loader`](Destination::loader) for each worker and
+/// [`landed`](Destination::landed) behind each [`Loader::load`] that went well; when every table of the initial copy
+/// has been copied [`copied`](Destination::copied), once in the life of a flow; then [`write`](Destination::write),
+/// [`durable`](Destination::durable), [`remember`](Destination::remember) and
 /// [`persist_idle`](Destination::persist_idle) as the stream demands.
 /// Tables that are copied while the flow streams are planned before the first of these, in the session that copies
 /// them; `loader` and `landed` come between them.
@@ -42,8 +42,8 @@ pub trait Destination: Send {
 
     /// Starts a session: connects, fences off older writers, and reads what is stored of the flow.
     ///
-    /// `source` was read from the replication connection itself. A destination refuses a source that is not the one it is
-    /// bound to ([`Reason::SourceChanged`]) before it reads any position.
+    /// `source` was read from the replication connection itself. A destination refuses a source that is not the one it
+    /// is bound to ([`Reason::SourceChanged`]) before it reads any position.
     fn open(&mut self, source: &SourceIdentity) -> impl Future<Output = Result<Stored, Stop>> + Send;
 
     /// Writes whole transactions, in commit order. Those that the stored checkpoint covers are skipped whole.
@@ -144,7 +144,8 @@ pub trait Destination: Send {
 /// Copies pieces of tables, one at a time, beside whatever the destination does.
 pub trait Loader: Send + 'static {
     /// Copies one piece: its rows, and the boundary at which they were read, in one atomic write, and only if the
-    /// destination's session still holds the flow. Returns the number of rows. After an error the loader is not used again.
+    /// destination's session still holds the flow. Returns the number of rows. After an error the loader is not used
+    /// again.
     fn load(
         &mut self,
         table: &TableCopy,

@@ -222,9 +222,8 @@ fn a_guarantee_is_a_value_of_what_was_composed_and_what_cannot_work_is_refused_w
     assert_eq!(atomic.guarantee(), Guarantee::EffectOnce);
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    for options in
-        [PipelineOptions { group: GroupLimits { transactions: 0, ..GroupLimits::default() }, ..go_forward() }]
-    {
+    let never_full = GroupLimits { transactions: 0, ..GroupLimits::default() };
+    for options in [PipelineOptions { group: never_full, ..go_forward() }, options()] {
         let mut pipeline = Pipeline::new(nowhere(), Kept::effect_once("f", Memory::default()), options);
         let refused = runtime.block_on(pipeline.run(tokio::sync::watch::channel(false).1));
         assert_eq!(refused.unwrap_err().code(), "unsupported");
