@@ -1,0 +1,8 @@
+//! The faults of docs/faults.md, on real servers, for a sink of a program's own in both guarantee modes.
+//!
+//! Flows are processes; each writes both witnesses. In the atomic mode nothing may be missing and nothing twice; where
+//! a checkpoint store follows the sink, what comes twice is held against the bound that the guarantee names.
+
+mod stage;
+
+mod kills;
