@@ -6,3 +6,4 @@
 mod stage;
 
 mod kills;
+mod positions;

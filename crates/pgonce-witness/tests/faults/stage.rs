@@ -60,24 +60,13 @@ impl Stage {
 
     /// A flow that has not been started, in a new database on either side: with the witnesses, and with a slot.
     pub async fn flow(&self, keep: Keep) -> Flow<'_> {
-        self.named(keep, keep.word()).await
+        self.named(keep, &format!("of_{}", keep.word())).await
     }
 
     pub async fn named(&self, keep: Keep, name: &str) -> Flow<'_> {
         self.source.create_database(name).await.unwrap();
         self.target.create_database(name).await.unwrap();
-        let flow = Flow {
-            stage: self,
-            keep,
-            name: name.to_owned(),
-            source_url: self.source.url(name),
-            target_url: self.target.url(name),
-            store: match keep {
-                Keep::Postgres => self.target.url(name),
-                _ => self.folder.path().join(name).display().to_string(),
-            },
-            arguments: Vec::new(),
-        };
+        let flow = self.of(keep, name);
         let (source, target) = (flow.source().await, flow.target().await);
         witness::create(&source).await.unwrap();
         witness::create_target(&target).await.unwrap();
@@ -96,6 +85,22 @@ impl Stage {
         );
         target.batch_execute(&sql).await.unwrap();
         flow
+    }
+
+    /// A flow whose databases are there.
+    pub fn of(&self, keep: Keep, name: &str) -> Flow<'_> {
+        Flow {
+            stage: self,
+            keep,
+            name: name.to_owned(),
+            source_url: self.source.url(name),
+            target_url: self.target.url(name),
+            store: match keep {
+                Keep::Postgres => self.target.url(name),
+                _ => self.folder.path().join(name).display().to_string(),
+            },
+            arguments: Vec::new(),
+        }
     }
 }
 
