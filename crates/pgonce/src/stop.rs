@@ -283,6 +283,21 @@ pub enum Reason {
         /// The operating system's error.
         what: String,
     },
+    /// Open transactions take more of the local disk than is allowed.
+    #[error(
+        "open transactions would take more than {bound} bytes of disk: {assembling} bytes are there, and transaction \
+         {xid} has {size} bytes of changes so far"
+    )]
+    SpillFull {
+        /// The transaction that has most.
+        xid: u32,
+        /// Bytes of its changes, on disk and in memory.
+        size: u64,
+        /// Bytes that all of them have on disk.
+        assembling: u64,
+        /// The bound.
+        bound: u64,
+    },
     /// What was asked for cannot be done with what was composed or configured.
     #[error("{what}")]
     Unsupported {
@@ -342,7 +357,7 @@ impl Family {
             "transaction_failed" | "row_conflict" | "redelivery_conflict" => Family::Apply,
             "target_not_ready" | "schema_mismatch" | "target_not_empty" => Family::Target,
             "fenced" => Family::Fenced,
-            "local_file" => Family::Local,
+            "local_file" | "spill_full" => Family::Local,
             "protocol" | "internal" => Family::Internal,
             _ => return None,
         })
@@ -409,6 +424,7 @@ impl Reason {
             Reason::Fenced { .. } => ("fenced", false, F::Fenced),
             Reason::Protocol { .. } => ("protocol", false, F::Internal),
             Reason::LocalFile { .. } => ("local_file", false, F::Local),
+            Reason::SpillFull { .. } => ("spill_full", false, F::Local),
             Reason::Unsupported { .. } => ("unsupported", false, F::Usage),
             Reason::Internal { .. } => ("internal", false, F::Internal),
         }
@@ -509,6 +525,12 @@ impl Reason {
             another with \
                  --data-dir."
                 .to_owned(),
+            Reason::SpillFull { xid, .. } => format!(
+                "Nothing of it has been applied, and everything before it has. Where the disk has room: \
+                 `pgonce run --spill-disk 200GB` (or `spill.disk` in the file, and `data_dir` to place it). Whether the \
+                 transaction is still open, on the source: SELECT pid, usename, application_name, state, xact_start \
+                 FROM pg_stat_activity WHERE backend_xid = '{xid}';"
+            ),
             Reason::Internal { .. } => "This is a defect of pgonce: please report it. Nothing was acknowledged \
             that was not \
                  applied; `pgonce run` takes the flow up where it stopped."
