@@ -186,8 +186,9 @@ impl Source for SlotSource {
         let server_version = SlotSource::check_server(&sql.client).await?;
         if self.settings.two_phase == TwoPhase::Seen && server_version < 150_000 {
             let what = "PostgreSQL 14 cannot send transactions when they are prepared".to_owned();
-            let hint = "Have them delivered when they commit (TwoPhase::AtCommit), or read from PostgreSQL 15 or later."
-                .to_owned();
+            let hint =
+                "Have them delivered when they commit (TwoPhase::AtCommit), or read from PostgreSQL 15 or later."
+                    .to_owned();
             return Err(Reason::Unsupported { what, hint }.into());
         }
         let query = "SELECT pg_catalog.current_database()::text";

@@ -41,7 +41,9 @@ pub enum AssembleError {
         commit: CommitLsn,
     },
     /// There is more to keep on disk than is allowed.
-    #[error("{assembling} bytes of open transactions are on disk, {size} of transaction {xid}, and {bound} are allowed")]
+    #[error(
+        "{assembling} bytes of open transactions are on disk, {size} of transaction {xid}, and {bound} are allowed"
+    )]
     SpillFull {
         /// The largest transaction.
         xid: u32,
@@ -81,9 +83,7 @@ impl From<AssembleError> for Stop {
                 what: format!("{error}, when transaction {xid}, which has {size} bytes of changes so far, was spilled"),
             }
             .into(),
-            AssembleError::SpillRead(e) => {
-                Reason::LocalFile { path: "spill file".into(), what: e.to_string() }.into()
-            }
+            AssembleError::SpillRead(e) => Reason::LocalFile { path: "spill file".into(), what: e.to_string() }.into(),
             AssembleError::SpillFull { xid, size, assembling, bound } => {
                 Reason::SpillFull { xid, size, assembling, bound }.into()
             }

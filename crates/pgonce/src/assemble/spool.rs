@@ -78,9 +78,11 @@ impl Spool {
             return Ok(());
         }
         let buffer = std::mem::take(&mut self.buffer);
-        let written = self.write(&[&buffer]);
+        if let Err(error) = self.write(&[&buffer]) {
+            self.buffer = buffer;
+            return Err(error);
+        }
         self.meter.let_go(buffer.len());
-        written?;
         if buffer.capacity() <= 2 * BLOCK {
             self.buffer = buffer;
             self.buffer.clear();
@@ -172,7 +174,7 @@ struct Digesting {
 }
 
 /// About how far marks are apart.
-const MARK_EVERY: u64 = 32 << 20;
+const MARK_EVERY: u64 = if cfg!(test) { 1 << 20 } else { 32 << 20 };
 
 /// How much of what it lacks is read with every write.
 const CATCH_UP: u64 = 4 * BLOCK as u64;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 
-use super::super::{Assembled, AssembleError, Assembler, SpillSettings, TwoPhase};
+use super::super::{AssembleError, Assembled, Assembler, SpillSettings, TwoPhase};
 use crate::pgoutput::encode::{ColumnDefsBuf, RelationIdsBuf, TupleBuf, encoded};
 use crate::pgoutput::{
     Column, ColumnDef, LogicalMessageBody, Message, PgTime, RelationBody, ReplicaIdentity, TruncateOptions,
@@ -16,14 +16,21 @@ use crate::transaction::{Change, Digest, Transaction};
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    Insert { table: u32, size: usize },
-    Truncate { table: u32 },
+    Insert {
+        table: u32,
+        size: usize,
+    },
+    Truncate {
+        table: u32,
+    },
     Message,
     Savepoint,
     Release,
     Rollback,
     /// The definition of a table changes.
-    Alter { table: u32 },
+    Alter {
+        table: u32,
+    },
     /// The part that is streamed ends here.
     Cut,
 }
@@ -301,14 +308,9 @@ impl Running {
         }
         let (prepare_lsn, prepare_end_lsn, prepare_time, gid) = (commit.0, end.0, commit_time, "g");
         match (prepares, streamed) {
-            (true, true) => server.send(&Message::StreamPrepare {
-                flags: 0,
-                prepare_lsn,
-                prepare_end_lsn,
-                prepare_time,
-                xid,
-                gid,
-            }),
+            (true, true) => {
+                server.send(&Message::StreamPrepare { flags: 0, prepare_lsn, prepare_end_lsn, prepare_time, xid, gid })
+            }
             (true, false) => {
                 server.send(&Message::Prepare { flags: 0, prepare_lsn, prepare_end_lsn, prepare_time, xid, gid });
             }
@@ -353,9 +355,10 @@ impl Running {
                 None
             }
         };
-        let settled = server.events.iter().any(
-            |e| matches!(e, Event::Settled { prepare: p, end: e } if p.0.0 == prepare && *e == end),
-        );
+        let settled = server
+            .events
+            .iter()
+            .any(|e| matches!(e, Event::Settled { prepare: p, end: e } if p.0.0 == prepare && *e == end));
         assert!(settled, "let go when it is settled");
     }
 
@@ -465,8 +468,12 @@ fn run(scripts: Vec<Script>, turns: &[usize], memory: usize) {
         }
         let n = able[turns.next().unwrap() % able.len()];
         // Of a table that others have described in their streams no definition changes.
-        let used: HashSet<u32> =
-            running.iter().enumerate().filter(|(m, _)| *m != n).flat_map(|(_, r)| r.described.iter().copied()).collect();
+        let used: HashSet<u32> = running
+            .iter()
+            .enumerate()
+            .filter(|(m, _)| *m != n)
+            .flat_map(|(_, r)| r.described.iter().copied())
+            .collect();
         let r = &mut running[n];
         for op in &mut r.script.ops[r.next..] {
             if let Op::Alter { table } = op
@@ -555,7 +562,7 @@ fn whoever_asks_sees_the_two_phases() {
 fn the_largest_goes_to_disk_first_and_the_bound_of_the_disk_names_it() {
     let settings = SpillSettings { memory: 100_000, disk: 150_000, ..SpillSettings::default() };
     let mut assembler = Assembler::new(settings);
-    let mut start = |assembler: &mut Assembler, xid: u32, rows: usize, first: bool| {
+    let start = |assembler: &mut Assembler, xid: u32, rows: usize, first: bool| {
         push(assembler, &Message::StreamStart { xid, first })?;
         push(assembler, &relation(Some(xid), 1, 0, &columns(0)))?;
         for id in 0..rows {
@@ -574,6 +581,50 @@ fn the_largest_goes_to_disk_first_and_the_bound_of_the_disk_names_it() {
     let AssembleError::SpillFull { xid, size, bound, .. } = full else { panic!("{full:?}") };
     assert_eq!((xid, bound), (13, 150_000));
     assert!(size > 60_000, "{size}");
+}
+
+#[test]
+fn a_description_in_a_stream_is_its_own_until_the_commit_and_outlives_no_younger_one() {
+    let mut assembler = Assembler::new(SpillSettings::default());
+    let mut send = |message: &Message<'_>| match push(&mut assembler, message).unwrap() {
+        Assembled::Transaction(transaction) => Some(found(&transaction)),
+        _ => None,
+    };
+    let whole = |at: u64| {
+        let (commit, end) = (CommitLsn(Lsn(at)), EndLsn(Lsn(at + 8)));
+        let begin = Message::Begin { final_lsn: commit, commit_time: TIME, xid: at as u32 };
+        (begin, Message::Commit { flags: 0, commit, end, commit_time: TIME })
+    };
+    let insert = |stream_xid, version, id| {
+        encoded(&Message::Insert { stream_xid, relation: 1, new: row(version, id, 0).tuple() })
+    };
+    let insert = |stream_xid, version, id| (insert(stream_xid, version, id), stream_xid.is_some());
+    let mut bytes = |assembled: (Vec<u8>, bool)| {
+        let (bytes, in_stream) = assembled;
+        let message = crate::pgoutput::decode_message(&bytes, in_stream).unwrap();
+        send(&message)
+    };
+    let describe =
+        |stream_xid, version| (encoded(&relation(stream_xid, 1, version, &columns(version))), stream_xid.is_some());
+    let plain = |message: &Message<'_>| (encoded(message), false);
+    let stop = (encoded(&Message::StreamStop), true);
+    bytes(plain(&Message::StreamStart { xid: 7, first: true }));
+    bytes(describe(Some(7), 0));
+    bytes(insert(Some(7), 0, 1));
+    bytes(stop);
+    // The publication's column list changes, and another transaction is told so.
+    let (begin, commit) = whole(0x100);
+    for message in [plain(&begin), describe(None, 1), insert(None, 1, 2)] {
+        bytes(message);
+    }
+    assert_eq!(bytes(plain(&commit)), Some(vec!["I 1 1 2 0".to_owned()]));
+    let (commit, end) = (CommitLsn(Lsn(0x200)), EndLsn(Lsn(0x208)));
+    let streamed = bytes(plain(&Message::StreamCommit { xid: 7, flags: 0, commit, end, commit_time: TIME }));
+    assert_eq!(streamed, Some(vec!["I 1 0 1 0".to_owned()]), "as it was when it was streamed");
+    let (begin, commit) = whole(0x300);
+    bytes(plain(&begin));
+    bytes(insert(None, 1, 3));
+    assert_eq!(bytes(plain(&commit)), Some(vec!["I 1 1 3 0".to_owned()]), "the younger description holds");
 }
 
 #[test]

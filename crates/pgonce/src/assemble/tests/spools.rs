@@ -26,7 +26,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        20 => prop_oneof![Just(0usize), 0usize..50, 0usize..5_000, Just(300_000), Just(5_000_000)].prop_map(Step::Push),
+        20 => prop_oneof![Just(0usize), 0usize..50, 0usize..5_000, Just(300_000), Just(1_000_000)].prop_map(Step::Push),
         2 => (0.0..1.0).prop_map(Step::Back),
         2 => Just(Step::Flush),
     ]
