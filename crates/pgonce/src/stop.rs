@@ -62,6 +62,10 @@ impl fmt::Display for ServerFault {
     }
 }
 
+fn large_row(row: Option<&(String, u64)>) -> String {
+    row.map_or(String::new(), |(table, bytes)| format!(", with a row of {bytes} bytes in table {table}"))
+}
+
 fn identified_by(key: &[String]) -> String {
     if key.is_empty() { String::new() } else { format!("(identified by {})", key.join(", ")) }
 }
@@ -286,13 +290,16 @@ pub enum Reason {
     /// Open transactions take more of the local disk than is allowed.
     #[error(
         "open transactions would take more than {bound} bytes of disk: {assembling} bytes are there, and transaction \
-         {xid} has {size} bytes of changes so far"
+         {xid} has {size} bytes of changes so far{}",
+        large_row(row.as_ref())
     )]
     SpillFull {
         /// The transaction that has most.
         xid: u32,
         /// Bytes of its changes, on disk and in memory.
         size: u64,
+        /// The row of it that is too large by itself, if there is one: its table, schema-qualified, and its bytes.
+        row: Option<(String, u64)>,
         /// Bytes that all of them have on disk.
         assembling: u64,
         /// The bound.

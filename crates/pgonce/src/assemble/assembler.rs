@@ -265,7 +265,8 @@ impl Assembler {
             return Err(misplaced("a change", "that is too short"));
         };
         if let Err(error) = open.change(kind, rest, counts) {
-            return Err(self.cannot_spill(error));
+            let row = (open.xid, open.size() + rest.len() as u64, rest.len() as u64, changed_table(message, open));
+            return Err(self.cannot_spill(error, Some(row)));
         }
         if self.meter.is_over(0) {
             self.make_room()?;
@@ -280,7 +281,7 @@ impl Assembler {
             let largest = self.all_open().max_by_key(|open| open.in_memory());
             let Some(largest) = largest.filter(|open| open.in_memory() > 0) else { break };
             if let Err(error) = largest.flush() {
-                return Err(self.cannot_spill(error));
+                return Err(self.cannot_spill(error, None));
             }
         }
         Ok(())
@@ -295,13 +296,19 @@ impl Assembler {
         whole.into_iter().chain(self.streamed.values_mut()).chain(prepared)
     }
 
+    /// Names the largest transaction, or, where it is a row that is larger than all that may be in memory, that one.
     #[cold]
-    fn cannot_spill(&mut self, error: SpillError) -> AssembleError {
+    fn cannot_spill(&mut self, error: SpillError, row: Option<(u32, u64, u64, Option<String>)>) -> AssembleError {
         let (bound, assembling) = (self.meter.settings().disk, self.meter.assembling());
         let largest = self.all_open().max_by_key(|open| open.size()).map_or((0, 0), |open| (open.xid, open.size()));
-        let (xid, size) = largest;
+        let ((xid, size), row) = match row {
+            Some((xid, size, row, table)) if row > self.meter.settings().memory as u64 => {
+                ((xid, size), table.map(|table| (table, row)))
+            }
+            _ => (largest, None),
+        };
         match error {
-            SpillError::Full => AssembleError::SpillFull { xid, size, assembling, bound },
+            SpillError::Full => AssembleError::SpillFull { xid, size, row, assembling, bound },
             SpillError::Io(error) => {
                 AssembleError::Spill { directory: self.meter.settings().directory.clone(), xid, size, error }
             }
@@ -412,7 +419,7 @@ impl Assembler {
         } else if let Some(open) = self.streamed.get_mut(&xid)
             && let Err(error) = open.abort(sub_xid)
         {
-            return Err(self.cannot_spill(error.into()));
+            return Err(self.cannot_spill(error.into(), None));
         }
         Ok(())
     }
@@ -448,6 +455,16 @@ impl Assembler {
         };
         let (transaction, _) = complete(open, Ending { commit, end, commit_time, gid: Some(gid) })?;
         Ok(Assembled::Settled { prepare, end: Some(end), transaction })
+    }
+}
+
+/// The table whose row it is, qualified.
+fn changed_table(message: &Message<'_>, open: &Open) -> Option<String> {
+    match message {
+        Message::Insert { relation, .. } | Message::Update { relation, .. } | Message::Delete { relation, .. } => {
+            open.table(*relation).map(|table| table.to_string())
+        }
+        _ => None,
     }
 }
 

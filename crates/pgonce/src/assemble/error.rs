@@ -49,6 +49,8 @@ pub enum AssembleError {
         xid: u32,
         /// Bytes of its changes so far.
         size: u64,
+        /// The row that is too large by itself, if it is one: its table, and its bytes.
+        row: Option<(String, u64)>,
         /// Bytes of all transactions in assembly that are on disk.
         assembling: u64,
         /// The bound of that.
@@ -84,8 +86,8 @@ impl From<AssembleError> for Stop {
             }
             .into(),
             AssembleError::SpillRead(e) => Reason::LocalFile { path: "spill file".into(), what: e.to_string() }.into(),
-            AssembleError::SpillFull { xid, size, assembling, bound } => {
-                Reason::SpillFull { xid, size, assembling, bound }.into()
+            AssembleError::SpillFull { xid, size, row, assembling, bound } => {
+                Reason::SpillFull { xid, size, row, assembling, bound }.into()
             }
             AssembleError::PreparedUnknown { xid, commit } => Reason::DataGap {
                 what: format!(

@@ -100,9 +100,13 @@ impl Open {
 
     /// The table that was described or changed last.
     pub(super) fn last_table(&self) -> Option<Arc<Relation>> {
-        let oid = self.last_relation?;
+        self.table(self.last_relation?).map(Arc::clone)
+    }
+
+    /// A table as it is described now.
+    pub(super) fn table(&self, oid: u32) -> Option<&Arc<Relation>> {
         let described = self.described.iter().rfind(|d| d.relation.oid == oid).map(|d| &d.relation);
-        described.or_else(|| self.relations.get(&oid)).map(Arc::clone)
+        described.or_else(|| self.relations.get(&oid))
     }
 
     /// What comes now was written by a sub-transaction (or by the transaction itself).
