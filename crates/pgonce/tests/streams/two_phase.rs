@@ -27,6 +27,12 @@ async fn prepared(client: &Client, gid: &str, from: u32, count: u32) -> Lsn {
     insert_position(client).await
 }
 
+/// Waits until nobody reads the slot.
+async fn is_free(client: &Client) {
+    let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = 'pgonce_test'";
+    eventually("free", || async { !client.query_one(sql, &[]).await.unwrap().get::<_, bool>(0) }).await;
+}
+
 /// PostgreSQL 14 decodes at the commit whatever the slot says.
 fn sees_prepares(major: u32) -> bool {
     major >= 15
@@ -114,7 +120,8 @@ async fn a_prepared_transaction_that_was_acknowledged_away_is_a_data_gap_and_sta
         forward.start = StartMode::GoForward;
         let running = Running::start(flow(), &sink, forward.clone());
         eventually("streaming", || async { running.progress.borrow().acknowledged.is_some() }).await;
-        client.batch_execute(&format!("COMMIT PREPARED 'one'; {}", rows(21, 1))).await.unwrap();
+        client.batch_execute("COMMIT PREPARED 'one'").await.unwrap();
+        client.batch_execute(&rows(21, 1)).await.unwrap();
         let stop = running.ended().await.unwrap_err();
         assert_eq!((stop.code(), stop.exit_status()), ("data_gap", 4), "{stop}");
         assert!(stop.hint().contains("new snapshot is needed"));
@@ -139,6 +146,8 @@ async fn a_transaction_prepared_before_the_slot_knew_of_two_phases_is_sent_whole
         client.batch_execute(&rows(21, 1)).await.unwrap();
         old.until(1, is_transaction).await;
         old.source.close().await;
+        drop(old);
+        is_free(&client).await;
         client.batch_execute("SELECT pg_replication_slot_advance('pgonce_test', pg_current_wal_lsn())").await.unwrap();
         // From here on the slot knows of them.
         let mut reading = Reading::start(source()).await;
@@ -149,6 +158,7 @@ async fn a_transaction_prepared_before_the_slot_knew_of_two_phases_is_sent_whole
         // A session that wants them at their commit gets it the same way, from the same slot.
         reading.source.close().await;
         drop(reading);
+        is_free(&client).await;
         let mut reading = Reading::start(SlotSource::new(settings(&cluster.url("postgres")))).await;
         reading.until(1, is_transaction).await;
         let Event::Transaction(transaction) = &reading.events[1] else { panic!("{:?}", reading.events) };
