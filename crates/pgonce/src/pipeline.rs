@@ -513,7 +513,19 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
                     received.map_err(|e| Stop::internal(e.to_string()))?;
                     state.wait(transaction);
                 }
-                Event::Reported { point, open } => state.frontier.reported(point, open),
+                Event::Held(prepare) => state.frontier.hold(prepare),
+                Event::Settled { prepare, end } => state.frontier.release(prepare, end),
+                Event::Prepared(_) | Event::CommitPrepared(_) | Event::RollbackPrepared(_) => {
+                    let what = "the destination cannot take in transactions that are prepared".to_owned();
+                    let hint = "Have them delivered when they commit: TwoPhase::AtCommit.".to_owned();
+                    return Err(Reason::Unsupported { what, hint }.into());
+                }
+                Event::Reported { point, open, sending } => {
+                    state.frontier.reported(point, open);
+                    if !sending {
+                        state.frontier.sent(point);
+                    }
+                }
             }
         }
         Ok(())
