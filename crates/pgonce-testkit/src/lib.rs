@@ -5,6 +5,7 @@
 //! - [`kill`]: process killing that proves that it killed.
 //! - [`RandomKills`]: kills of a running flow and of the servers that it runs between, from a seed.
 //! - [`DataCopy`]: clusters that go back in time.
+//! - [`memory`]: how much of it a process takes, and a limit that holds.
 //! - [`witness`]: two tables that show any transaction lost or applied twice.
 //! - [`Workload`]: seeded random transactions on the witness tables, which survive the source's crashes.
 //! - [`random_schema`]: tables, rows and transactions of every kind, generated from a seed.
@@ -18,6 +19,7 @@ mod error;
 mod ident;
 mod installation;
 pub mod kill;
+pub mod memory;
 pub mod pgbench;
 mod process;
 mod proxy;

@@ -123,6 +123,17 @@ pub trait Destination: Send {
         async { Ok(()) }
     }
 
+    /// The stream begins here: what was written before, and commits here or behind, comes again.
+    fn streams_from(&mut self, from: Boundary) {
+        let _ = from;
+    }
+
+    /// All that comes again has come: once in a session, before anything is acknowledged in it. A source that has not
+    /// sent what it must have has another history, and is refused ([`Reason::SourceChanged`]).
+    fn came_again(&mut self) -> impl Future<Output = Result<(), Stop>> + Send {
+        async { Ok(()) }
+    }
+
     /// The source has been told that everything below this point is durable: it does not send it again.
     fn acknowledged(&mut self, boundary: Boundary) {
         let _ = boundary;

@@ -275,7 +275,7 @@ impl Source for SlotSource {
         Snapshots::new(pinned.unwrap_or(&self.settings.connection).clone())
     }
 
-    async fn stream(&mut self, stored: &StoredFlow) -> Result<(), Stop> {
+    async fn stream(&mut self, stored: &StoredFlow) -> Result<Boundary, Stop> {
         let state = self.slot_state().await?;
         let settings = self.settings.clone();
         let session = self.session()?;
@@ -285,7 +285,7 @@ impl Source for SlotSource {
         session.identity.flushed = replication.identify_system().await?.flushed;
         let history = replication.timeline_history(session.identity.timeline).await?;
         resume::timeline(stored.position(), &session.identity, &history)?;
-        resume::slot(stored, &settings.slot, state.as_ref())?;
+        let from = resume::slot(stored, &settings.slot, state.as_ref())?;
         let spill = &settings.spill.directory;
         prepare_directory(spill)
             .map_err(|e| Reason::LocalFile { path: spill.display().to_string(), what: e.to_string() })?;
@@ -324,7 +324,7 @@ impl Source for SlotSource {
                 silence_max: silence_max(wal_sender_timeout),
             },
         ));
-        Ok(())
+        Ok(from)
     }
 
     async fn receive(&mut self, events: &mut Vec<Event>) -> Result<(), Stop> {

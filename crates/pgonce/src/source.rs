@@ -40,8 +40,9 @@ pub trait Source: Send {
     /// What takes consistent snapshots, while the stream runs too.
     fn snapshots(&self) -> Snapshots;
 
-    /// Checks what is stored against slot and timeline, and starts the stream.
-    fn stream(&mut self, stored: &StoredFlow) -> impl Future<Output = Result<(), Stop>> + Send;
+    /// Checks what is stored against slot and timeline, and starts the stream. Returns where it begins: whatever commits
+    /// there or behind is sent.
+    fn stream(&mut self, stored: &StoredFlow) -> impl Future<Output = Result<Boundary, Stop>> + Send;
 
     /// Waits until something has arrived and appends all that has to `events`. Dropping the future loses nothing.
     fn receive(&mut self, events: &mut Vec<Event>) -> impl Future<Output = Result<(), Stop>> + Send;

@@ -5,5 +5,10 @@
 
 mod stage;
 
+mod appliers;
+mod batches;
+mod ends;
 mod kills;
 mod positions;
+mod size;
+mod stores;

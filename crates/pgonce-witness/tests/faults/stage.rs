@@ -148,7 +148,7 @@ impl Flow<'_> {
         self.target().await.batch_execute(sql).await.unwrap_or_else(|e| panic!("{sql}: {e:?}"));
     }
 
-    fn log_file(&self) -> PathBuf {
+    pub fn log_file(&self) -> PathBuf {
         self.stage.folder.path().join(format!("{}.log", self.name))
     }
 

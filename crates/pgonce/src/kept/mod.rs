@@ -30,6 +30,8 @@ pub struct Kept<K> {
     /// Shared with what copies tables beside the stream.
     inner: Arc<Mutex<Inner<K>>>,
     acknowledged: Option<Boundary>,
+    /// What comes again in this session, against what was written.
+    comparison: Comparison,
 }
 
 #[derive(Debug)]
@@ -44,7 +46,6 @@ struct Inner<K> {
 struct Session {
     source: SourceIdentity,
     bound: Option<(FlowRecord, PositionRecord)>,
-    comparison: Comparison,
 }
 
 impl<S: AtomicSink> Kept<Atomic<S>> {
@@ -65,7 +66,7 @@ impl<S: Sink, C: CheckpointStore> Kept<Stored<S, C>> {
 impl<K: Keeping> Kept<K> {
     fn new(flow: String, keeping: K) -> Kept<K> {
         let inner = Inner { flow: flow.clone(), keeping, session: None };
-        Kept { flow, inner: Arc::new(Mutex::new(inner)), acknowledged: None }
+        Kept { flow, inner: Arc::new(Mutex::new(inner)), acknowledged: None, comparison: Comparison::default() }
     }
 
     /// The flow's name.
@@ -82,7 +83,7 @@ impl<K: Keeping> Inner<K> {
         self.keeping.open(&self.flow).await?;
         let flow = self.load(FLOW, FlowRecord::decode).await?;
         let position = self.load(POSITION, PositionRecord::decode).await?;
-        let mut session = Session { source: source.clone(), bound: None, comparison: Comparison::default() };
+        let mut session = Session { source: source.clone(), bound: None };
         let (flow, position) = match (flow, position) {
             (None, None) => {
                 self.session = Some(session);
@@ -106,7 +107,14 @@ impl<K: Keeping> Inner<K> {
         };
         session.bound = Some((flow, position));
         // The next number: an older process that is still at work cannot write any more, where the store compares.
-        self.write(&mut session, &[], false).await?;
+        self.write(&mut session, &[], false).await.map_err(|stop| match stop.reason() {
+            // What was on its way when another process ended has come in between: it is read again.
+            Reason::Fenced { flow, .. } => {
+                let what = format!("the state of flow {flow} has changed since it was read");
+                Reason::SinkBusy { what }.into()
+            }
+            _ => stop,
+        })?;
         self.session = Some(session);
         Ok(StoredState::Flow(stored))
     }
@@ -198,7 +206,11 @@ impl<K: Keeping> Destination for Kept<K> {
         let checkpoint = position.checkpoint.map(|c| c.commit);
         let (seen, new) = group.split_at(group.partition_point(|t| Some(t.commit()) <= checkpoint));
         for transaction in seen {
-            position.window.compare(&mut session.comparison, transaction)?;
+            position.window.compare(&mut self.comparison, transaction)?;
+        }
+        if !new.is_empty() {
+            position.window.came_before(&self.comparison, u64::MAX)?;
+            self.comparison.end();
         }
         if let Some(boundary) = self.acknowledged {
             position.window.acknowledged(boundary);
@@ -234,8 +246,23 @@ impl<K: Keeping> Destination for Kept<K> {
             published.clone_into(&mut flow.binding.published);
             // Another publication may send other changes of the same transaction.
             position.window.forget();
+            self.comparison.end();
         }
         inner.write(&mut session, &[], true).await?;
+        inner.session = Some(session);
+        Ok(())
+    }
+
+    fn streams_from(&mut self, from: Boundary) {
+        self.comparison = Comparison::from(from);
+    }
+
+    async fn came_again(&mut self) -> Result<(), Stop> {
+        let mut inner = self.inner.lock().await;
+        let session = inner.take()?;
+        if let Some((_, position)) = &session.bound {
+            position.window.came_before(&self.comparison, u64::MAX)?;
+        }
         inner.session = Some(session);
         Ok(())
     }
