@@ -32,6 +32,9 @@ fn reasons() -> Vec<Reason> {
     vec![
         Reason::Connection { side: Side::Source, what: what() },
         Reason::Busy { side: Side::Target, fault: fault() },
+        Reason::SinkBusy { what: what() },
+        Reason::SinkFailed { what: what() },
+        Reason::SinkRefused { what: what() },
         Reason::SlotInUse { slot: slot(), pid: 4711 },
         Reason::ConnectionRefused { side: Side::Source, what: what(), hint: hint() },
         Reason::DataGap { what: what() },

@@ -100,6 +100,24 @@ pub enum Reason {
         /// What the server said.
         fault: ServerFault,
     },
+    /// A program's sink says that it cannot go on for now.
+    #[error("the sink cannot go on for now: {what}")]
+    SinkBusy {
+        /// In the sink's words.
+        what: String,
+    },
+    /// A program's sink has failed, and says that it will not pass.
+    #[error("the sink failed: {what}")]
+    SinkFailed {
+        /// In the sink's words.
+        what: String,
+    },
+    /// A program's sink refuses the source, the position or a change of the schema.
+    #[error("the sink refuses: {what}")]
+    SinkRefused {
+        /// In the sink's words.
+        what: String,
+    },
     /// Another process holds the slot, most often our own previous session, whose walsender has not noticed yet.
     #[error("slot {slot} is held by the server process with PID {pid}")]
     SlotInUse {
@@ -352,7 +370,7 @@ impl Family {
     pub fn of(code: &str) -> Option<Family> {
         Some(match code {
             "unsupported" | "map_changed" => Family::Usage,
-            "connection" | "busy" | "connection_refused" => Family::Connection,
+            "connection" | "busy" | "sink_busy" | "connection_refused" => Family::Connection,
             "data_gap" | "slot_lost" => Family::Gap,
             "checkpoint_unreadable" | "source_changed" | "timeline_diverged" => Family::Identity,
             "slot_in_use"
@@ -361,8 +379,8 @@ impl Family {
             | "publication_changed"
             | "source_not_ready"
             | "table_joined" => Family::Source,
-            "transaction_failed" | "row_conflict" | "redelivery_conflict" => Family::Apply,
-            "target_not_ready" | "schema_mismatch" | "target_not_empty" => Family::Target,
+            "transaction_failed" | "row_conflict" | "redelivery_conflict" | "sink_failed" => Family::Apply,
+            "target_not_ready" | "schema_mismatch" | "target_not_empty" | "sink_refused" => Family::Target,
             "fenced" => Family::Fenced,
             "local_file" | "spill_full" => Family::Local,
             "protocol" | "internal" => Family::Internal,
@@ -409,6 +427,9 @@ impl Reason {
         match self {
             Reason::Connection { .. } => ("connection", true, F::Connection),
             Reason::Busy { .. } => ("busy", true, F::Connection),
+            Reason::SinkBusy { .. } => ("sink_busy", true, F::Connection),
+            Reason::SinkFailed { .. } => ("sink_failed", false, F::Apply),
+            Reason::SinkRefused { .. } => ("sink_refused", false, F::Target),
             Reason::SlotInUse { .. } => ("slot_in_use", true, F::Source),
             Reason::ConnectionRefused { .. } => ("connection_refused", false, F::Connection),
             Reason::DataGap { .. } => ("data_gap", false, F::Gap),
@@ -456,6 +477,18 @@ impl Reason {
                 holds locks: \
                  SELECT pid, state, query FROM pg_stat_activity WHERE wait_event_type = 'Lock';"
             ),
+            Reason::SinkBusy { .. } => {
+                "The flow tries again by itself. If this lasts, look at what the program's sink \
+                 writes to: its own log has more."
+                    .to_owned()
+            }
+            Reason::SinkFailed { .. } => "Everything before this batch is persisted, and nothing of it is \
+                 acknowledged. Mend what the program's sink writes to (its own log has more), then start the program \
+                 again: it takes the flow up at this batch."
+                .to_owned(),
+            Reason::SinkRefused { .. } => "The program's sink decides this, and will again after a restart. Change \
+                 the source's URL, or what the sink accepts."
+                .to_owned(),
             Reason::SlotInUse { pid, .. } => format!(
                 "The flow tries again by itself; a walsender whose client has died goes within \
                 wal_sender_timeout. If another \
