@@ -1,4 +1,5 @@
 //! What a stream means, in the plainest way: every transaction's messages in a list, until it ends.
+#![allow(dead_code, reason = "each program uses its own part")]
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,19 @@ pub struct Committed {
     pub changes: Vec<Vec<u8>>,
 }
 
+/// What a message brought to an end.
+#[derive(Debug)]
+pub enum Said {
+    Nothing,
+    Committed(Committed),
+    /// A non-transactional message at this position.
+    Alone(u64),
+}
+
+/// The sequence is none that PostgreSQL sends.
+#[derive(Debug)]
+pub struct Nonsense;
+
 #[derive(Debug, Default)]
 struct Pending {
     origin: Option<String>,
@@ -24,53 +38,89 @@ struct Pending {
 }
 
 impl Pending {
-    fn committed(self, xid: u32, commit: u64, end: u64) -> Committed {
-        Committed { xid, commit, end, origin: self.origin, changes: self.changes.into_iter().map(|c| c.1).collect() }
+    fn committed(self, xid: u32, commit: u64, end: u64) -> Said {
+        let changes = self.changes.into_iter().map(|change| change.1).collect();
+        Said::Committed(Committed { xid, commit, end, origin: self.origin, changes })
     }
 }
 
-/// The transactions that committed, in the order of the stream, and the positions of the non-transactional messages.
-pub fn meaning<'a>(protocol: u8, messages: impl Iterator<Item = &'a [u8]>) -> (Vec<Committed>, Vec<u64>) {
-    let mut decoder = Decoder::new(protocol);
-    let (mut committed, mut alone) = (Vec::new(), Vec::new());
-    // Streamed and prepared transactions by their id, and the id of the one that is being sent.
-    let mut pending: BTreeMap<u32, Pending> = BTreeMap::new();
-    let mut open: Option<u32> = None;
-    for bytes in messages {
-        match decoder.decode(bytes).unwrap() {
-            Message::Begin { xid, .. } | Message::BeginPrepare { xid, .. } | Message::StreamStart { xid, .. } => {
-                assert_eq!(open.replace(xid), None);
-                pending.entry(xid).or_default();
+/// Takes the messages of one connection.
+#[derive(Debug)]
+pub struct Model {
+    decoder: Decoder,
+    /// Streamed and prepared transactions, and the one that is being sent, by their ids.
+    pending: BTreeMap<u32, Pending>,
+    /// The one that is being sent.
+    open: Option<u32>,
+}
+
+impl Model {
+    pub fn new(protocol: u8) -> Model {
+        Model { decoder: Decoder::new(protocol), pending: BTreeMap::new(), open: None }
+    }
+
+    /// Whether no transaction is under way.
+    pub fn is_at_rest(&self) -> bool {
+        self.open.is_none() && self.pending.is_empty()
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Said, Nonsense> {
+        let message = self.decoder.decode(bytes).map_err(|_| Nonsense)?;
+        match message {
+            Message::Begin { xid, .. } | Message::BeginPrepare { xid, .. } => self.open(xid, true)?,
+            Message::StreamStart { xid, first } => self.open(xid, first)?,
+            Message::StreamStop => {
+                self.open.take().ok_or(Nonsense)?;
             }
-            Message::StreamStop | Message::Prepare { .. } => assert!(open.take().is_some()),
+            Message::Prepare { xid, .. } => {
+                if self.open.take() != Some(xid) {
+                    return Err(Nonsense);
+                }
+            }
             Message::Commit { commit, end, .. } => {
-                let xid = open.take().unwrap();
-                committed.push(pending.remove(&xid).unwrap().committed(xid, commit.0.0, end.0.0));
+                let xid = self.open.take().ok_or(Nonsense)?;
+                return Ok(self.ended(xid)?.committed(xid, commit.0.0, end.0.0));
             }
             Message::StreamCommit { xid, commit, end, .. } | Message::CommitPrepared { xid, commit, end, .. } => {
-                committed.push(pending.remove(&xid).unwrap().committed(xid, commit.0.0, end.0.0));
+                return Ok(self.ended(xid)?.committed(xid, commit.0.0, end.0.0));
             }
-            Message::StreamPrepare { xid, .. } => assert!(pending.contains_key(&xid)),
-            Message::RollbackPrepared { xid, .. } => assert!(pending.remove(&xid).is_some()),
-            Message::StreamAbort { xid, sub_xid, .. } if xid == sub_xid => assert!(pending.remove(&xid).is_some()),
+            Message::StreamPrepare { xid, .. } if self.pending.contains_key(&xid) => {}
+            Message::StreamPrepare { .. } => return Err(Nonsense),
+            Message::RollbackPrepared { xid, .. } => drop(self.ended(xid)?),
+            Message::StreamAbort { xid, sub_xid, .. } if xid == sub_xid => drop(self.ended(xid)?),
             Message::StreamAbort { xid, sub_xid, .. } => {
-                pending.get_mut(&xid).unwrap().changes.retain(|change| change.0 != sub_xid);
+                self.pending.get_mut(&xid).ok_or(Nonsense)?.changes.retain(|change| change.0 != sub_xid);
             }
-            Message::Origin { name, .. } => {
-                pending.get_mut(&open.unwrap()).unwrap().origin = Some(name.to_owned());
-            }
+            Message::Origin { name, .. } => self.current()?.1.origin = Some(name.to_owned()),
             Message::Relation(_) | Message::Type { .. } => {}
-            Message::LogicalMessage(LogicalMessageBody { transactional: false, lsn, .. }) => alone.push(lsn.0),
+            Message::LogicalMessage(LogicalMessageBody { transactional: false, lsn, .. }) => {
+                return Ok(Said::Alone(lsn.0));
+            }
             change => {
-                let top = open.unwrap();
-                let change = (change.stream_xid().unwrap_or(top), encoded(&unstreamed(change)));
-                pending.get_mut(&top).unwrap().changes.push(change);
+                let (top, pending) = self.current()?;
+                let xid = change.stream_xid().unwrap_or(top);
+                pending.changes.push((xid, encoded(&unstreamed(change))));
             }
         }
+        Ok(Said::Nothing)
     }
-    assert_eq!(open, None);
-    assert!(pending.is_empty(), "{pending:?}");
-    (committed, alone)
+
+    fn open(&mut self, xid: u32, first: bool) -> Result<(), Nonsense> {
+        if self.open.replace(xid).is_some() || self.pending.contains_key(&xid) == first {
+            return Err(Nonsense);
+        }
+        self.pending.entry(xid).or_default();
+        Ok(())
+    }
+
+    fn ended(&mut self, xid: u32) -> Result<Pending, Nonsense> {
+        if self.open.is_some() { Err(Nonsense) } else { self.pending.remove(&xid).ok_or(Nonsense) }
+    }
+
+    fn current(&mut self) -> Result<(u32, &mut Pending), Nonsense> {
+        let xid = self.open.ok_or(Nonsense)?;
+        Ok((xid, self.pending.get_mut(&xid).ok_or(Nonsense)?))
+    }
 }
 
 /// The change as it is outside a stream block.
