@@ -2,6 +2,8 @@
 //!
 //! `PGONCE_UPDATE_RECORDINGS=1 PGONCE_TEST_PG=14,15,16,17,18 cargo test -p pgonce --test recorded` records anew.
 
+#[path = "recorded/assembled.rs"]
+mod assembled;
 #[path = "recorded/model.rs"]
 mod model;
 #[path = "recorded/oracle.rs"]
@@ -16,8 +18,11 @@ mod workload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
+use model::{Committed, Model, Said};
+use pgonce::assemble::{Assembled, Assembler, SpillSettings};
 use pgonce::pgoutput::encode::encoded;
 use pgonce::pgoutput::{Column, Decoder, Message, OldTuple, Tuple, decode_message};
+use pgonce::transaction::Digest;
 use pgonce_testkit::majors;
 use recording::Recording;
 
@@ -131,6 +136,7 @@ const FORMS: &[&str] = &[
     "Relation of a subtransaction in a block",
     "Relation of a transaction in a block",
     "Truncate of a transaction in a block",
+    "Type of a subtransaction in a block",
     "Type of a transaction in a block",
     "Update of a transaction in a block",
     "a block, the first: false",
@@ -291,24 +297,63 @@ fn what_was_decoded_encodes_to_the_same_bytes() {
     }
 }
 
+/// The transactions with their digests, as the assembler has them, those without a change left out; and the positions
+/// of the non-transactional messages.
+fn assembled(recording: &Recording, memory: usize) -> (Vec<Committed>, Vec<Digest>, Vec<u64>) {
+    let mut assembler = Assembler::new(SpillSettings { memory, ..SpillSettings::default() });
+    let (mut transactions, mut digests, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+    for (number, received) in recording.messages.iter().enumerate() {
+        let place = || format!("{}, message {number}", recording.name());
+        let result = assembler.push(&received.payload).unwrap_or_else(|error| panic!("{}: {error}", place()));
+        if let Assembled::Message(lsn) = result {
+            alone.push(lsn.0);
+        } else if let Some(transaction) = assembled::transaction(result).filter(|t| t.change_count() > 0) {
+            let (committed, whole) = assembled::committed(&transaction);
+            assert!(whole, "{}: a change cannot be read", place());
+            transactions.push(committed);
+            digests.push(transaction.digest());
+        }
+    }
+    assert!(!assembler.is_open(), "{}", recording.name());
+    (transactions, digests, alone)
+}
+
+/// The transactions, without those that have no change (some versions send begin and end of such); and the positions of
+/// the non-transactional messages.
+fn meaning(recording: &Recording) -> (Vec<Committed>, Vec<u64>) {
+    let (mut transactions, mut alone) = (Vec::new(), Vec::new());
+    let mut model = Model::new(recording.variant.protocol);
+    for received in &recording.messages {
+        match model.push(&received.payload).unwrap() {
+            Said::Nothing => {}
+            Said::Alone(lsn) => alone.push(lsn),
+            Said::Committed(transaction) if transaction.changes.is_empty() => {}
+            Said::Committed(transaction) => transactions.push(transaction),
+        }
+    }
+    assert!(model.is_at_rest(), "{}", recording.name());
+    (transactions, alone)
+}
+
 #[test]
-fn the_files_of_a_major_mean_the_same_however_it_was_sent() {
+fn the_same_transactions_come_out_however_they_were_sent_and_kept() {
     for major in recording::MAJORS {
-        let of_major: Vec<&Recording> = RECORDINGS.iter().filter(|recording| recording.major == major).collect();
         for binary in [false, true] {
-            let mut meanings =
-                of_major.iter().filter(|recording| recording.variant.binary == binary).map(|recording| {
-                    let messages = recording.messages.iter().map(|received| &*received.payload);
-                    let (mut committed, alone) = model::meaning(recording.variant.protocol, messages);
-                    // Some versions send the begin and the end of a transaction that has nothing in it.
-                    committed.retain(|transaction| !transaction.changes.is_empty());
-                    (recording.name(), committed, alone)
-                });
-            let (first, committed, alone) = meanings.next().unwrap();
-            println!("{first}: {} transactions, {} messages", committed.len(), alone.len());
-            for (name, other_committed, other_alone) in meanings {
-                assert_eq!(committed, other_committed, "{first} and {name}");
-                assert_eq!(alone, other_alone, "{first} and {name}");
+            let alike = |r: &&Recording| r.major == major && r.variant.binary == binary;
+            let mut first = None;
+            for recording in RECORDINGS.iter().filter(alike) {
+                let (expected, expected_alone) = meaning(recording);
+                assert!(expected.len() >= 45, "{}: {} transactions", recording.name(), expected.len());
+                // In memory, and every change in a file at once.
+                for memory in [1 << 20, 0] {
+                    let (transactions, digests, alone) = assembled(recording, memory);
+                    assert_eq!((&transactions, &alone), (&expected, &expected_alone), "{}", recording.name());
+                    let (_, of_first, name) =
+                        first.get_or_insert_with(|| (expected.clone(), digests.clone(), recording.name()));
+                    assert_eq!(*of_first, digests, "{name} and {}", recording.name());
+                }
+                let (of_first, _, name) = first.as_ref().unwrap();
+                assert_eq!(*of_first, expected, "{name} and {}", recording.name());
             }
         }
     }

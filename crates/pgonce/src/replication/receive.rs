@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::feedback::Feedback;
 use super::queue::Queue;
 use super::session::{Streaming, broken, frame_stop, server_stop};
-use crate::assemble::{Assembled, Assembler, SpillSettings};
+use crate::assemble::Assembler;
 use crate::connect::frame::FrameReader;
 use crate::connect::{ServerError, Transport};
 use crate::position::{Boundary, Lsn};
@@ -27,10 +27,10 @@ pub(crate) struct Receiver {
 }
 
 /// Bounds of what waits between the socket and the sink.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct ReceiverSettings {
     pub(crate) slot: String,
-    pub(crate) spill: SpillSettings,
+    pub(crate) assembler: Assembler,
     pub(crate) queue_bytes: usize,
     pub(crate) wal_sender_timeout: Duration,
     pub(crate) silence_max: Duration,
@@ -43,7 +43,7 @@ impl Receiver {
         let reading = Reading {
             read: streaming.read,
             frames: streaming.frames,
-            assembler: Assembler::new(settings.spill),
+            assembler: settings.assembler,
             slot: settings.slot,
             feedback: feedback.clone(),
             rhythm: Rhythm::default(),
@@ -95,6 +95,7 @@ impl Reading {
             if let Err(stop) = taken {
                 return stop;
             }
+            self.assembler.wait_for_disk().await;
             self.rhythm.pause().await;
             let asked = Instant::now();
             match tokio::time::timeout(self.silence_max, self.frames.fill(&mut self.read)).await {
@@ -116,12 +117,11 @@ impl Reading {
             Some(open) if is_encoding(&state) => {
                 let table =
                     open.last_table.map_or(String::new(), |table| format!("; its last table was table {table}"));
+                let commit = open.commit.map_or(String::new(), |commit| format!(" with commit LSN {commit}"));
                 Reason::SourceNotReady {
                     what: format!(
-                        "transaction {} with commit LSN {} has a value that cannot be sent as UTF8: SQLSTATE {state} \
-                         ({}){table}",
+                        "transaction {}{commit} has a value that cannot be sent as UTF8: SQLSTATE {state} ({}){table}",
                         open.xid,
-                        open.commit,
                         condition(&state)
                     ),
                     hint: format!(
@@ -159,9 +159,7 @@ fn copy_data(body: &[u8], assembler: &mut Assembler, feedback: &Feedback, events
     match body {
         // XLogData: start, end and send time, then the message.
         [b'w', rest @ ..] if rest.len() >= 24 => {
-            if let Assembled::Transaction(transaction) = assembler.push(&rest[24..])? {
-                events.push(Event::Transaction(transaction));
-            }
+            Event::of(assembler.push(&rest[24..])?, assembler, events);
         }
         // Keepalive: end of what was sent, send time, and whether an answer is wanted at once.
         [b'k', rest @ ..] if rest.len() == 17 => {
@@ -172,7 +170,7 @@ fn copy_data(body: &[u8], assembler: &mut Assembler, feedback: &Feedback, events
             if let Some(Event::Reported { .. }) = events.last() {
                 events.pop();
             }
-            events.push(Event::Reported { point: Boundary(Lsn(point)), open: assembler.is_open() });
+            events.push(Event::reported(Boundary(Lsn(point)), assembler));
         }
         _ => return Err(broken("a CopyData message that is neither XLogData nor a keepalive")),
     }

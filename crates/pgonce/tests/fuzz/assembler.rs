@@ -18,6 +18,9 @@ const FACTOR: usize = 256;
 /// What an assembler may take for itself.
 const BASE: usize = 1 << 20;
 
+/// What each transaction may take that is in progress: its first change reserves room for more.
+const OPEN: usize = 40 << 10;
+
 /// The first byte says whether transactions go to disk; then come messages, each behind its length (`u16`,
 /// little-endian).
 pub fn assembler_input<'m>(spill: bool, messages: impl IntoIterator<Item = &'m [u8]>) -> Vec<u8> {
@@ -37,12 +40,14 @@ pub fn assembler(input: &[u8]) {
     let settings = SpillSettings { memory, ..SpillSettings::default() };
     let (mut assembler, _, mut kept) = measured(|| Assembler::new(settings));
     let mut model = Some(Model::new(4));
+    let mut begun = 0;
     while let Some((length, behind)) = rest.split_first_chunk::<2>() {
         let length = usize::from(u16::from_le_bytes(*length)).min(behind.len());
         let (message, behind) = behind.split_at(length);
         rest = behind;
         let (result, peak, more) = measured(|| assembler.push(message));
-        let bound = BASE + FACTOR * input.len();
+        begun += usize::from(matches!(message.first(), Some(b'S' | b'b')));
+        let bound = BASE + FACTOR * input.len() + OPEN * begun;
         assert!(
             kept.saturating_add_unsigned(peak) <= bound as isize,
             "{peak} bytes more than {kept} for an input of {}",

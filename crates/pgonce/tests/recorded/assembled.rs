@@ -12,6 +12,7 @@ use super::model::Committed;
 pub fn transaction(assembled: Assembled) -> Option<Transaction> {
     match assembled {
         Assembled::Transaction(transaction) => Some(transaction),
+        Assembled::Settled { transaction, .. } => transaction,
         _ => None,
     }
 }

@@ -32,6 +32,8 @@ pub struct Nonsense;
 
 #[derive(Debug, Default)]
 struct Pending {
+    /// No more comes of it but how it is settled.
+    prepared: bool,
     origin: Option<String>,
     /// Each with the subtransaction that it belongs to.
     changes: Vec<(u32, Vec<u8>)>,
@@ -72,24 +74,28 @@ impl Model {
             Message::StreamStop => {
                 self.open.take().ok_or(Nonsense)?;
             }
-            Message::Prepare { xid, .. } => {
-                if self.open.take() != Some(xid) {
-                    return Err(Nonsense);
-                }
-            }
+            Message::Prepare { xid, .. } if self.open.take() == Some(xid) => self.streamed(xid)?.prepared = true,
+            Message::Prepare { .. } => return Err(Nonsense),
+            Message::StreamPrepare { xid, .. } => self.streamed(xid)?.prepared = true,
             Message::Commit { commit, end, .. } => {
                 let xid = self.open.take().ok_or(Nonsense)?;
-                return Ok(self.ended(xid)?.committed(xid, commit.0.0, end.0.0));
+                return Ok(self.ended(xid, false)?.committed(xid, commit.0.0, end.0.0));
             }
-            Message::StreamCommit { xid, commit, end, .. } | Message::CommitPrepared { xid, commit, end, .. } => {
-                return Ok(self.ended(xid)?.committed(xid, commit.0.0, end.0.0));
+            Message::StreamCommit { xid, commit, end, .. } => {
+                return Ok(self.ended(xid, false)?.committed(xid, commit.0.0, end.0.0));
             }
-            Message::StreamPrepare { xid, .. } if self.pending.contains_key(&xid) => {}
-            Message::StreamPrepare { .. } => return Err(Nonsense),
-            Message::RollbackPrepared { xid, .. } => drop(self.ended(xid)?),
-            Message::StreamAbort { xid, sub_xid, .. } if xid == sub_xid => drop(self.ended(xid)?),
+            Message::CommitPrepared { xid, commit, end, .. } => {
+                return Ok(self.ended(xid, true)?.committed(xid, commit.0.0, end.0.0));
+            }
+            Message::RollbackPrepared { xid, .. } => drop(self.ended(xid, true)?),
+            Message::StreamAbort { xid, sub_xid, .. } if xid == sub_xid => drop(self.ended(xid, false)?),
             Message::StreamAbort { xid, sub_xid, .. } => {
-                self.pending.get_mut(&xid).ok_or(Nonsense)?.changes.retain(|change| change.0 != sub_xid);
+                let changes = &mut self.streamed(xid)?.changes;
+                // Subtransactions inside it have been rolled back before, and nobody else can have written meanwhile.
+                let first = changes.iter().position(|change| change.0 == sub_xid).unwrap_or(changes.len());
+                if changes.drain(first..).any(|change| change.0 != sub_xid) {
+                    return Err(Nonsense);
+                }
             }
             Message::Origin { name, .. } => self.current()?.1.origin = Some(name.to_owned()),
             Message::Relation(_) | Message::Type { .. } => {}
@@ -106,15 +112,26 @@ impl Model {
     }
 
     fn open(&mut self, xid: u32, first: bool) -> Result<(), Nonsense> {
-        if self.open.replace(xid).is_some() || self.pending.contains_key(&xid) == first {
+        if self.open.is_some() || self.pending.contains_key(&xid) == first {
             return Err(Nonsense);
         }
         self.pending.entry(xid).or_default();
+        self.streamed(xid)?;
+        self.open = Some(xid);
         Ok(())
     }
 
-    fn ended(&mut self, xid: u32) -> Result<Pending, Nonsense> {
-        if self.open.is_some() { Err(Nonsense) } else { self.pending.remove(&xid).ok_or(Nonsense) }
+    /// One that is under way, with nothing being sent.
+    fn streamed(&mut self, xid: u32) -> Result<&mut Pending, Nonsense> {
+        let pending = self.pending.get_mut(&xid).filter(|pending| !pending.prepared).ok_or(Nonsense)?;
+        if self.open.is_some() { Err(Nonsense) } else { Ok(pending) }
+    }
+
+    fn ended(&mut self, xid: u32, prepared: bool) -> Result<Pending, Nonsense> {
+        if self.open.is_some() {
+            return Err(Nonsense);
+        }
+        self.pending.remove(&xid).filter(|pending| pending.prepared == prepared).ok_or(Nonsense)
     }
 
     fn current(&mut self) -> Result<(u32, &mut Pending), Nonsense> {

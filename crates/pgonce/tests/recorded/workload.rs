@@ -149,6 +149,13 @@ pub async fn run(cluster: &Cluster, barrier: &Barrier) {
     fill_a().await;
     on_a("RELEASE s4; SAVEPOINT s5; INSERT INTO plain VALUES (87, 'gone'); ROLLBACK TO s5; COMMIT").await;
 
+    // A table that a subtransaction used first, which was rolled back.
+    on_a("BEGIN; SAVEPOINT s; INSERT INTO kinds (id, m) VALUES (88, 'sad')").await;
+    fill_a().await;
+    on_a("ROLLBACK TO s; INSERT INTO kinds (id, m) VALUES (89, 'glad')").await;
+    fill_a().await;
+    on_a("COMMIT").await;
+
     // Rolled back as a whole, after blocks of it were sent; with nothing but a message; with nothing to send.
     on_a("BEGIN; INSERT INTO plain VALUES (90, 'gone')").await;
     fill_a().await;
