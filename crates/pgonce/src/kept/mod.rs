@@ -29,6 +29,7 @@ pub struct Kept<K> {
     flow: String,
     /// Shared with what copies tables beside the stream.
     inner: Arc<Mutex<Inner<K>>>,
+    takes_prepared: bool,
     acknowledged: Option<Boundary>,
     /// What comes again in this session, against what was written.
     comparison: Comparison,
@@ -64,9 +65,11 @@ impl<S: Sink, C: CheckpointStore> Kept<Stored<S, C>> {
 }
 
 impl<K: Keeping> Kept<K> {
-    fn new(flow: String, keeping: K) -> Kept<K> {
+    fn new(flow: String, mut keeping: K) -> Kept<K> {
+        let takes_prepared = keeping.sink().takes_prepared();
         let inner = Inner { flow: flow.clone(), keeping, session: None };
-        Kept { flow, inner: Arc::new(Mutex::new(inner)), acknowledged: None, comparison: Comparison::default() }
+        let inner = Arc::new(Mutex::new(inner));
+        Kept { flow, inner, takes_prepared, acknowledged: None, comparison: Comparison::default() }
     }
 
     /// The flow's name.
@@ -168,6 +171,10 @@ impl<K: Keeping> Destination for Kept<K> {
 
     fn takes_copy(&self) -> bool {
         false
+    }
+
+    fn takes_prepared(&self) -> bool {
+        self.takes_prepared
     }
 
     async fn open(&mut self, source: &SourceIdentity) -> Result<StoredState, Stop> {
