@@ -227,7 +227,7 @@ impl Drop for Flow {
 }
 
 /// A `pgonce run` in the background, killed when it is dropped: a test that fails leaves none behind.
-pub struct Run(Child);
+pub struct Run(pub Child);
 
 impl Deref for Run {
     type Target = Child;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use pgonce_testkit::{KillCount, Random, RandomKills, Workload, majors};
+use pgonce_testkit::witness::Comparison;
+use pgonce_testkit::{Hits, KillCount, Random, RandomKills, Workload, majors};
 use tokio::join;
 
 use crate::stage::*;
@@ -10,12 +11,13 @@ use crate::stage::*;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_random_kills_lose_nothing_and_write_nothing_twice() {
     for major in majors().unwrap() {
-        random_kills(major, u64::from(major), 20).await;
+        let (hits, _) = random_kills(major, u64::from(major), 20).await;
+        assert!(hits.all() >= 20, "{hits:?}");
     }
 }
 
 /// Kills a flow in the atomic mode, and the servers, while others write, and compares.
-pub async fn random_kills(major: u32, seed: u64, wanted: u32) -> pgonce_testkit::Hits {
+pub async fn random_kills(major: u32, seed: u64, wanted: u32) -> (Hits, Comparison) {
     let stage = Stage::new(major).await;
     let flow = stage.flow(Keep::Atomic).await;
     let load = Workload::new(seed).connections(3).pause(Duration::from_millis(5)).start(&flow.source_url);
@@ -25,7 +27,7 @@ pub async fn random_kills(major: u32, seed: u64, wanted: u32) -> pgonce_testkit:
         kills.run(|| Ok(flow.command(&[]).spawn().unwrap())).await.unwrap_or_else(|e| panic!("{e}\n{}", flow.tail()));
     load.stop().await;
     flow.assert_witnesses(0, 0).await;
-    hits
+    (hits, flow.compare().await)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

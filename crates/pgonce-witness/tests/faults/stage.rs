@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use pgonce::position::Lsn;
 use pgonce_testkit::witness::{self, Comparison};
-use pgonce_testkit::{Cluster, Killed, Workload, kill};
+use pgonce_testkit::{Cluster, Killed, kill};
 use tokio_postgres::Client;
 
 /// Where the state of a flow goes.
@@ -233,13 +233,6 @@ impl Flow<'_> {
             format!("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{}'", self.slot());
         let row = source.query_opt(&sql, &[]).await.unwrap();
         row.map(|row| row.get::<_, String>(0).parse().unwrap())
-    }
-
-    /// Random transactions on the witnesses, run to their end.
-    pub async fn transactions(&self, seed: u64, count: u64) {
-        let url = self.stage.source.url(&self.name);
-        let counts = Workload::new(seed).connections(2).run_transactions(&url, count).await;
-        assert!(counts.committed > 0);
     }
 
     /// Numbered transactions, each with one row of the log and one change of the mirror.
