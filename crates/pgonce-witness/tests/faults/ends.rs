@@ -82,11 +82,14 @@ async fn f3_a_sigterm_during_a_large_transaction_finishes_it_or_rolls_it_back() 
             let took = run.sigterm().await;
             assert!(took < Duration::from_secs(10), "{took:?}");
             assert_eq!(arrived(&target).await, [0; 0], "nothing half-done");
-            // Shorter: finished, stored and acknowledged.
-            let run = flow.streaming(&["--write-ms", "1200"]).await;
+            flow.drain().await;
+            assert_eq!(arrived(&target).await.len(), 20_000, "whole");
+            // Shorter: finished and stored, so that it does not come again.
+            let run = flow.streaming(&["--write-ms", "700"]).await;
+            flow.large(1_000).await;
             flow.eventually("it writes", || async { number(&target, writing).await == 1 }).await;
             run.sigterm().await;
-            assert_eq!(arrived(&target).await.len(), 20_000, "{}", flow.tail());
+            assert_eq!(arrived(&target).await.len(), 21_000, "{}", flow.tail());
             flow.assert_written(0, 0).await;
             flow.assert_witnesses(0, 0).await;
         };

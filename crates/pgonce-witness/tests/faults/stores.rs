@@ -22,7 +22,8 @@ async fn a_full_disk_under_the_store_repeats_one_batch_and_heals() {
             flow.logged(4).await;
             // The new file is written onto a device that is always full.
             let new = Path::new(&flow.store).join("state.json.new");
-            symlink("/dev/full", &new).unwrap();
+            // Not while one is being put in its place.
+            flow.eventually("the link is made", || async { symlink("/dev/full", &new).is_ok() }).await;
             flow.numbered(6).await;
             flow.said("sink_busy").await;
             assert!(flow.log().contains("no storage space"), "{}", flow.tail());
