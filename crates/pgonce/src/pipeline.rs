@@ -13,6 +13,7 @@ use crate::board::Board;
 use crate::destination::{Binding, Destination, IdlePoint, StartMode, Stored, StoredFlow, StoredTable, Written};
 use crate::frontier::Frontier;
 use crate::join::{Joined, Joining};
+use crate::logical_message::LogicalMessage;
 use crate::pgoutput::PgTime;
 use crate::position::{Boundary, Checkpoint, Lsn, Timeline};
 use crate::source::{Event, Source};
@@ -244,6 +245,7 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             () = stopped(&mut connect_stop) => return Ok(Some(Finished::Stopped)),
             ready = self.prepare() => ready?,
         };
+        self.source.want_messages(self.destination.wants_messages());
         self.source.stream(&flow).await?;
         let until = match self.options.until {
             None => None,
@@ -262,6 +264,8 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             frontier: Frontier::new(flow.checkpoint.map(|c| c.end), Some(flow.idle.boundary)),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
+            messages: VecDeque::new(),
+            has_messages_to: flow.checkpoint.map_or(flow.idle.boundary.0, |c| c.commit.0.max(flow.idle.boundary.0)),
             boundary: flow.binding.boundary,
             timeline,
             until,
@@ -290,7 +294,11 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         });
         let identity = self.source.connect().await?;
         let (mut flow, snapshot) = match self.destination.open(&identity).await? {
-            Stored::Flow(flow) => (flow, None),
+            Stored::Flow(flow) => {
+                let origin = self.source.slot_origin(Some(&flow)).await?;
+                self.destination.origin(&origin).await?;
+                (flow, None)
+            }
             Stored::Nothing => {
                 let published = self.source.publish(self.options.start).await?;
                 let replaced = self.replaced(&published)?;
@@ -299,6 +307,8 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
                 self.destination.check(&published, self.options.start).await?;
                 self.progress.send_modify(|p| p.phase = Phase::Beginning);
                 let begun = self.source.begin(self.options.start).await?;
+                let origin = self.source.slot_origin(None).await?;
+                self.destination.origin(&origin).await?;
                 let binding = Binding::new(begun.boundary, identity.timeline, self.options.start, &published);
                 self.destination.bind(&binding).await?;
                 let idle = IdlePoint { boundary: binding.boundary, timeline: identity.timeline };
@@ -366,7 +376,7 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
                 && let Some(received) = self.source.receive(&mut events).now_or_never()
                 // The end of the source waits until everything before it is written, for it may be the same after
                 // every start.
-                && (received.is_ok() || state.waiting.is_empty())
+                && (received.is_ok() || (state.waiting.is_empty() && state.messages.is_empty()))
             {
                 self.take_in(state, received, &mut events)?;
             }
@@ -375,6 +385,14 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             while let Some(joined) = next_joined(&mut state.joining).now_or_never() {
                 self.take_joined(state, joined?).await?;
                 self.begin_round(state).await?;
+            }
+            while let Some(message) = state.due_message() {
+                tokio::select! {
+                    delivered = self.destination.message(message) => delivered?,
+                    () = stopped_for(stop, self.options.grace) => return Ok(Some(Finished::Stopped)),
+                }
+                state.delivered();
+                self.advanced = true;
             }
             let group = state.next_group(&self.options.group)?;
             if !group.is_empty() {
@@ -489,6 +507,14 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
                     received.map_err(|e| Stop::internal(e.to_string()))?;
                     state.waiting_bytes += transaction.size();
                     state.waiting.push_back(transaction);
+                }
+                // Delivered before what is stored behind it was written, or from before the flow began.
+                Event::Message(message) if message.lsn <= state.has_messages_to => {}
+                Event::Message(message) => {
+                    let received = state.frontier.received_message(message.lsn);
+                    received.map_err(|e| Stop::internal(e.to_string()))?;
+                    state.waiting_bytes += message.size();
+                    state.messages.push_back(message);
                 }
                 Event::Reported { point, open } => state.frontier.reported(point, open),
             }
@@ -627,8 +653,12 @@ struct Flowing {
     frontier: Frontier,
     /// Received and not handed over.
     waiting: VecDeque<Transaction>,
-    /// Their encoded changes.
+    /// Their encoded changes, and the messages.
     waiting_bytes: u64,
+    /// Received and not delivered.
+    messages: VecDeque<LogicalMessage>,
+    /// Messages up to here were delivered before this session.
+    has_messages_to: Lsn,
     /// Where the flow began.
     boundary: Boundary,
     timeline: Timeline,
@@ -664,7 +694,9 @@ impl Flowing {
     fn next_group(&mut self, limits: &GroupLimits) -> Result<Vec<Transaction>, Stop> {
         let (mut count, mut bytes, mut changes) = (0, 0, 0);
         for transaction in self.waiting.iter().take(limits.transactions) {
-            if self.until.is_some_and(|until| until.precedes(transaction.commit())) {
+            if self.until.is_some_and(|until| until.precedes(transaction.commit()))
+                || self.messages.front().is_some_and(|message| Boundary(message.lsn).precedes(transaction.commit()))
+            {
                 break;
             }
             bytes += transaction.size();
@@ -684,9 +716,25 @@ impl Flowing {
         Ok(group)
     }
 
+    /// The next message, if everything that came before it has been handed over, and it is not behind the stop
+    /// position.
+    fn due_message(&self) -> Option<&LogicalMessage> {
+        let message = self.messages.front()?;
+        let first = self.waiting.front().is_none_or(|t| Boundary(message.lsn).precedes(t.commit()));
+        (first && self.until.is_none_or(|until| message.lsn <= until.0)).then_some(message)
+    }
+
+    /// The destination has the next message.
+    fn delivered(&mut self) {
+        if let Some(message) = self.messages.pop_front() {
+            self.waiting_bytes -= message.size();
+            self.frontier.delivered(message.lsn);
+        }
+    }
+
     /// Whether less than a group is waiting.
     fn has_room(&self, limits: &GroupLimits) -> bool {
-        self.waiting.len() < limits.transactions && self.waiting_bytes < limits.bytes
+        self.waiting.len() + self.messages.len() < limits.transactions && self.waiting_bytes < limits.bytes
     }
 
     /// When something is due though nothing arrives.

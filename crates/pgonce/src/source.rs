@@ -2,8 +2,10 @@
 
 use std::future::Future;
 
+pub use crate::flow::SlotOrigin;
 pub use crate::flow::SourceIdentity;
 use crate::flow::{Binding, StartMode, StoredFlow};
+use crate::logical_message::LogicalMessage;
 use crate::position::{Boundary, Durable};
 use crate::published::Published;
 use crate::snapshot::{Snapshot, Snapshots};
@@ -13,7 +15,7 @@ use crate::transaction::Transaction;
 /// Yields whole committed transactions in commit order, and takes acknowledgements.
 ///
 /// The order of calls in a session: [`connect`](Source::connect); on a first start [`publish`](Source::publish) and
-/// [`begin`](Source::begin); then [`published`](Source::published), and,
+/// [`begin`](Source::begin); then [`slot_origin`](Source::slot_origin), [`published`](Source::published), and,
 /// while tables are copied, snapshots from [`snapshots`](Source::snapshots); then [`stream`](Source::stream) once, and
 /// [`receive`](Source::receive) again and again. After any error the session is over: the next call is `connect`, and
 /// nothing of the session survives into the next.
@@ -38,6 +40,16 @@ pub trait Source: Send {
 
     /// What takes consistent snapshots, while the stream runs too.
     fn snapshots(&self) -> Snapshots;
+
+    /// Says where the stream will really begin, checked against what is stored: at every connect, before anything is
+    /// copied or streamed. `None`: nothing is stored yet, and [`begin`](Source::begin) was just called.
+    fn slot_origin(&mut self, stored: Option<&StoredFlow>) -> impl Future<Output = Result<SlotOrigin, Stop>> + Send;
+
+    /// Whether messages that belong to no transaction are to be handed out. Said before the stream starts; the default
+    /// is a source that has none.
+    fn want_messages(&mut self, wanted: bool) {
+        let _ = wanted;
+    }
 
     /// Checks what is stored against slot and timeline, and starts the stream.
     fn stream(&mut self, stored: &StoredFlow) -> impl Future<Output = Result<(), Stop>> + Send;
@@ -92,6 +104,8 @@ pub struct Begun {
 pub enum Event {
     /// A whole committed transaction.
     Transaction(Transaction),
+    /// A message outside any transaction, if such were [wanted](Source::want_messages).
+    Message(LogicalMessage),
     /// The source has sent everything below this point.
     Reported {
         /// The point.

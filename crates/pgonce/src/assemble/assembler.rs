@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::spill::{Collector, SpillSettings};
-use crate::pgoutput::{DecodeError, Message, RelationBody, decode_message};
-use crate::position::{CommitLsn, Lsn};
+use crate::heartbeat;
+use crate::pgoutput::{DecodeError, LogicalMessageBody, Message, RelationBody, decode_message};
+use crate::position::{CommitLsn, EndLsn};
 use crate::relation::{Relation, RelationColumn, Relations};
 use crate::transaction::Transaction;
 
@@ -14,6 +15,7 @@ pub struct Assembler {
     collector: Collector,
     relations: Relations,
     open: Option<Open>,
+    origins_left_out: bool,
 }
 
 #[derive(Debug)]
@@ -21,6 +23,8 @@ struct Open {
     xid: u32,
     final_lsn: CommitLsn,
     origin: Option<Arc<str>>,
+    /// It has an origin, and such are not asked for.
+    left_out: bool,
     /// The relations known at its begin.
     relations: Relations,
     described: Vec<(u64, Arc<Relation>)>,
@@ -42,13 +46,15 @@ pub(crate) struct OpenTransaction {
 
 /// What a message brought to an end.
 #[derive(Debug)]
-pub enum Assembled {
+pub enum Assembled<'m> {
     /// Nothing yet.
     Nothing,
     /// A committed transaction is complete.
     Transaction(Transaction),
-    /// A non-transactional message of `pg_logical_emit_message`, written at this position.
-    Message(Lsn),
+    /// A non-transactional message of `pg_logical_emit_message`.
+    Message(LogicalMessageBody<'m>),
+    /// A committed transaction that the origin filter leaves out has ended here.
+    LeftOut(EndLsn),
 }
 
 /// The stream broke its own protocol, or uses a part of it that is not handled.
@@ -95,7 +101,13 @@ const STREAMED: &str = "streaming of open transactions was not asked for";
 impl Assembler {
     /// An assembler for a new session. Nothing of an older session may be fed into it.
     pub fn new(spill: SpillSettings) -> Assembler {
-        Assembler { collector: Collector::new(spill), relations: Relations::default(), open: None }
+        let collector = Collector::new(spill);
+        Assembler { collector, relations: Relations::default(), open: None, origins_left_out: false }
+    }
+
+    /// Leaves out transactions that have an origin: where the server does not do it itself, before PostgreSQL 16.
+    pub fn leave_out_origins(&mut self) {
+        self.origins_left_out = true;
     }
 
     /// Whether a transaction has begun and not ended.
@@ -111,7 +123,7 @@ impl Assembler {
     }
 
     /// Takes the next message of the stream.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<Assembled, AssembleError> {
+    pub fn push<'m>(&mut self, bytes: &'m [u8]) -> Result<Assembled<'m>, AssembleError> {
         let message = decode_message(bytes, false)?;
         match message {
             Message::Insert { relation, .. } | Message::Update { relation, .. } | Message::Delete { relation, .. } => {
@@ -122,8 +134,12 @@ impl Assembler {
                 self.change(bytes, relations.len() as u64)?;
                 self.open_mut("Truncate")?.truncated.extend(relations);
             }
-            Message::LogicalMessage(message) if message.transactional => self.change(bytes, 1)?,
-            Message::LogicalMessage(message) => return Ok(Assembled::Message(message.lsn)),
+            Message::LogicalMessage(message) if !message.transactional => return Ok(Assembled::Message(message)),
+            // Of a heartbeat its transaction is all there is to see.
+            Message::LogicalMessage(message) if message.prefix == heartbeat::PREFIX => {
+                self.open_mut("a message")?;
+            }
+            Message::LogicalMessage(_) => self.change(bytes, 1)?,
             Message::Relation(body) => self.describe(&body),
             Message::Type { .. } => {}
             Message::Begin { final_lsn, xid, .. } => {
@@ -134,6 +150,7 @@ impl Assembler {
                     xid,
                     final_lsn,
                     origin: None,
+                    left_out: false,
                     relations: Arc::clone(&self.relations),
                     described: Vec::new(),
                     entries: 0,
@@ -142,7 +159,12 @@ impl Assembler {
                     last_relation: None,
                 });
             }
-            Message::Origin { name, .. } => self.open_mut("Origin")?.origin = Some(name.into()),
+            Message::Origin { name, .. } => {
+                let leaves_out = self.origins_left_out;
+                let open = self.open_mut("Origin")?;
+                open.origin = Some(name.into());
+                open.left_out = leaves_out;
+            }
             Message::Commit { commit, end, commit_time, .. } => {
                 let open = self
                     .open
@@ -156,6 +178,9 @@ impl Assembler {
                     });
                 }
                 let (body, digest) = self.collector.finish();
+                if open.left_out {
+                    return Ok(Assembled::LeftOut(end));
+                }
                 return Ok(Assembled::Transaction(Transaction {
                     xid: open.xid,
                     commit,
@@ -189,6 +214,9 @@ impl Assembler {
 
     fn change(&mut self, bytes: &[u8], counts: u64) -> Result<(), AssembleError> {
         let open = self.open_mut("a change")?;
+        if open.left_out {
+            return Ok(());
+        }
         open.entries += 1;
         open.change_count += counts;
         self.collector.push(bytes)?;

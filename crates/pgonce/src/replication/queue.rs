@@ -91,6 +91,7 @@ impl Queue {
 fn in_memory(event: &Event) -> usize {
     match event {
         Event::Transaction(transaction) => 256 + transaction.in_memory(),
+        Event::Message(message) => usize::try_from(message.size()).unwrap_or(usize::MAX),
         Event::Reported { .. } => 0,
     }
 }

@@ -34,16 +34,25 @@ pub(crate) struct ReceiverSettings {
     pub(crate) queue_bytes: usize,
     pub(crate) wal_sender_timeout: Duration,
     pub(crate) silence_max: Duration,
+    /// Messages outside transactions are handed out.
+    pub(crate) messages: bool,
+    /// Transactions that have an origin are left out here.
+    pub(crate) leave_out_origins: bool,
 }
 
 impl Receiver {
     pub(crate) fn start(streaming: Streaming, settings: ReceiverSettings) -> Receiver {
+        let mut assembler = Assembler::new(settings.spill);
+        if settings.leave_out_origins {
+            assembler.leave_out_origins();
+        }
         let feedback = Feedback::start(streaming.write, settings.wal_sender_timeout);
         let queue = Arc::new(Queue::new(settings.queue_bytes));
         let reading = Reading {
             read: streaming.read,
             frames: streaming.frames,
-            assembler: Assembler::new(settings.spill),
+            assembler,
+            messages: settings.messages,
             slot: settings.slot,
             feedback: feedback.clone(),
             rhythm: Rhythm::default(),
@@ -79,6 +88,7 @@ struct Reading {
     read: ReadHalf<Transport>,
     frames: FrameReader,
     assembler: Assembler,
+    messages: bool,
     slot: String,
     feedback: Feedback,
     rhythm: Rhythm,
@@ -139,7 +149,7 @@ impl Reading {
     fn take_buffered(&mut self, events: &mut Vec<Event>) -> Result<(), Stop> {
         while let Some((tag, body)) = self.frames.peek().map_err(frame_stop)? {
             match tag {
-                b'd' => copy_data(body, &mut self.assembler, &self.feedback, events)?,
+                b'd' => copy_data(body, &mut self.assembler, self.messages, &self.feedback, events)?,
                 b'N' => notice(body)?,
                 b'E' => return Err(self.server_stop(body)),
                 b'c' | b'C' | b'Z' => {
@@ -155,28 +165,40 @@ impl Reading {
     }
 }
 
-fn copy_data(body: &[u8], assembler: &mut Assembler, feedback: &Feedback, events: &mut Vec<Event>) -> Result<(), Stop> {
+fn copy_data(
+    body: &[u8],
+    assembler: &mut Assembler,
+    messages: bool,
+    feedback: &Feedback,
+    events: &mut Vec<Event>,
+) -> Result<(), Stop> {
     match body {
         // XLogData: start, end and send time, then the message.
-        [b'w', rest @ ..] if rest.len() >= 24 => {
-            if let Assembled::Transaction(transaction) = assembler.push(&rest[24..])? {
-                events.push(Event::Transaction(transaction));
-            }
-        }
+        [b'w', rest @ ..] if rest.len() >= 24 => match assembler.push(&rest[24..])? {
+            Assembled::Transaction(transaction) => events.push(Event::Transaction(transaction)),
+            Assembled::Message(message) if messages => events.push(Event::Message(message.into())),
+            // As a keepalive would, from a server that leaves it out itself.
+            Assembled::LeftOut(end) => report(end.as_boundary(), assembler, events),
+            Assembled::Message(_) | Assembled::Nothing => {}
+        },
         // Keepalive: end of what was sent, send time, and whether an answer is wanted at once.
         [b'k', rest @ ..] if rest.len() == 17 => {
             let point = u64::from_be_bytes(rest[..8].try_into().expect("eight bytes"));
             if rest[16] != 0 {
                 feedback.answer();
             }
-            if let Some(Event::Reported { .. }) = events.last() {
-                events.pop();
-            }
-            events.push(Event::Reported { point: Boundary(Lsn(point)), open: assembler.is_open() });
+            report(Boundary(Lsn(point)), assembler, events);
         }
         _ => return Err(broken("a CopyData message that is neither XLogData nor a keepalive")),
     }
     Ok(())
+}
+
+fn report(point: Boundary, assembler: &Assembler, events: &mut Vec<Event>) {
+    if let Some(Event::Reported { .. }) = events.last() {
+        events.pop();
+    }
+    events.push(Event::Reported { point, open: assembler.is_open() });
 }
 
 /// A walsender warns where it goes on although something is missing: PostgreSQL 18 leaves out a dropped publication

@@ -42,6 +42,8 @@ pub(crate) struct StartOptions<'a> {
     pub(crate) publications: &'a [String],
     /// `server_version_num`; decides the protocol version.
     pub(crate) server_version: u32,
+    /// Leave out what has a replication origin (PostgreSQL 16 and later).
+    pub(crate) origin_none: bool,
 }
 
 type Fields = Vec<Option<Bytes>>;
@@ -129,9 +131,10 @@ impl ReplicationSession {
             140_000.. => 2,
             _ => 1,
         };
+        let origin = if options.origin_none { ", origin 'none'" } else { "" };
         let publications: Vec<String> = options.publications.iter().map(|p| quote_ident(p)).collect();
         let command = format!(
-            "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '{protocol}', publication_names {}, messages 'true')",
+            "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '{protocol}', publication_names {}, messages 'true'{origin})",
             quote_ident(options.slot),
             quote_literal(&publications.join(",")),
         );
@@ -249,6 +252,23 @@ pub(super) fn server_stop(body: &[u8], slot: &str) -> Stop {
     };
     match error.sqlstate.as_str() {
         "55006" => Reason::SlotInUse { slot: slot.to_owned(), pid: 0 }.into(),
+        // Of the classes that pass elsewhere these do not: the same would be said after every start.
+        "08P01" => broken("the walsender says that the protocol was violated (SQLSTATE 08P01)"),
+        "58P01" => Reason::SourceNotReady {
+            what: format!("the walsender does not find a file that it needs: {fault} ({})", condition("58P01")),
+            hint: "The source's server log names the file. If it is a WAL segment, put it back into pg_wal from the \
+                 archive; if there is none, a new snapshot is needed: `pgonce reset --yes`, empty the target tables, \
+                 and `pgonce run`."
+                .to_owned(),
+        }
+        .into(),
+        "42501" => Reason::SourceNotReady {
+            what: format!("the walsender is refused what it needs: {fault} ({})", condition("42501")),
+            hint: "Most likely, as a superuser on the source: ALTER ROLE ... REPLICATION; The source's server log has \
+                 the full message."
+                .to_owned(),
+        }
+        .into(),
         state if passes(state) => Reason::Busy { side: Side::Source, fault }.into(),
         "42704" if !slot.is_empty() => Reason::PublicationChanged {
             what: "the walsender no longer finds a publication (or the slot) that the stream needs (SQLSTATE 42704)"
