@@ -78,6 +78,12 @@ impl Pulse {
     }
 }
 
+/// Whose heartbeats.
+pub(crate) struct Of {
+    pub(crate) slot: String,
+    pub(crate) server_version: u32,
+}
+
 /// The heartbeats of one session.
 #[derive(Debug)]
 pub(crate) struct Heartbeat {
@@ -96,10 +102,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Heartbeat {
-    pub(crate) fn start(sql: Arc<SqlConnection>, slot: String, interval: Duration, confirmed: Lsn) -> Heartbeat {
+    pub(crate) fn start(sql: Arc<SqlConnection>, of: Of, interval: Duration, confirmed: Lsn) -> Heartbeat {
         let pulse = Mutex::new(Pulse::new(interval, confirmed, Instant::now()));
         let shared = Arc::new(Shared { pulse, warnings: Mutex::default() });
-        let task = tokio::spawn(beat(sql, slot, interval, Arc::clone(&shared)));
+        let task = tokio::spawn(beat(sql, of, interval, Arc::clone(&shared)));
         Heartbeat { shared, task }
     }
 
@@ -122,7 +128,8 @@ impl Drop for Heartbeat {
     }
 }
 
-async fn beat(sql: Arc<SqlConnection>, slot: String, interval: Duration, shared: Arc<Shared>) {
+async fn beat(sql: Arc<SqlConnection>, of: Of, interval: Duration, shared: Arc<Shared>) {
+    let Of { slot, server_version } = of;
     // A commit that waits for a standby would hold up what else is asked on this connection.
     const EMIT: &str = "SELECT CASE WHEN NOT pg_catalog.pg_is_in_recovery() \
          AND pg_catalog.set_config('synchronous_commit', 'local', true) = 'local' \
@@ -148,11 +155,12 @@ async fn beat(sql: Arc<SqlConnection>, slot: String, interval: Duration, shared:
                 Some(state) if passes(&state) => continue,
                 Some(state) => {
                     let hint = match state.as_str() {
-                        "42501" => {
-                            "; on the source: GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text) \
-                             TO the source's role"
-                        }
-                        _ => "",
+                        "42501" => format!(
+                            "; on the source: GRANT EXECUTE ON FUNCTION \
+                             pg_catalog.pg_logical_emit_message(boolean, text, text{}) TO the source's role;",
+                            if server_version >= 170_000 { ", boolean" } else { "" }
+                        ),
+                        _ => String::new(),
                     };
                     format!("pg_logical_emit_message: SQLSTATE {state} ({}){hint}", condition(&state))
                 }

@@ -10,7 +10,7 @@ use crate::attestation::{self, Attestation, Claim};
 use crate::catalog::{self, STANDBY, SlotState};
 use crate::connect::{ConnectionSettings, SqlConnection, connect_sql};
 use crate::destination::{Binding, SlotOrigin, StartMode, StoredFlow};
-use crate::heartbeat::Heartbeat;
+use crate::heartbeat::{Heartbeat, Of};
 use crate::ident::quote_ident;
 use crate::partitions::Watch;
 use crate::position::{Boundary, Durable};
@@ -371,9 +371,10 @@ impl Source for SlotSource {
             patience: silence_max(wal_sender_timeout),
             partitions: session.partitions.clone().unwrap_or_default(),
         }));
-        session.heartbeat = settings
-            .heartbeat
-            .map(|interval| Heartbeat::start(Arc::clone(&session.sql), settings.slot.clone(), interval, confirmed.0));
+        session.heartbeat = settings.heartbeat.map(|interval| {
+            let of = Of { slot: settings.slot.clone(), server_version: session.identity.server_version };
+            Heartbeat::start(Arc::clone(&session.sql), of, interval, confirmed.0)
+        });
         session.receiver = Some(Receiver::start(
             streaming,
             ReceiverSettings {
