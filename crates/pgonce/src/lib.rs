@@ -29,6 +29,7 @@ mod resume;
 mod row_count;
 
 pub mod slot_source;
+pub mod slot_state;
 pub mod snapshot;
 pub mod source;
 pub mod sql_error;

@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 
 use crate::assemble::SpillSettings;
 use crate::attestation::{self, Attestation, Claim};
-use crate::catalog::{self, STANDBY, SlotState};
+use crate::catalog;
 use crate::connect::{ConnectionSettings, SqlConnection, connect_sql};
 use crate::destination::{Binding, SlotOrigin, StartMode, StoredFlow};
 use crate::heartbeat::{Heartbeat, Of};
@@ -17,6 +17,7 @@ use crate::position::{Boundary, Durable};
 use crate::published::Published;
 use crate::replication::{Receiver, ReceiverSettings, ReplicationSession, StartOptions};
 use crate::resume;
+use crate::slot_state::{self, STANDBY, SlotState};
 use crate::snapshot::{Snapshot, Snapshots};
 use crate::source::{Begun, Event, Source, SourceIdentity};
 use crate::sql_error::stop_from_sql;
@@ -140,11 +141,11 @@ impl SlotSource {
     async fn slot_state(&mut self) -> Result<Option<SlotState>, Stop> {
         let name = self.settings.slot.clone();
         let session = self.session()?;
-        let state = catalog::slot_state(&session.sql.client, &name).await?;
+        let state = slot_state::slot_state(&session.sql.client, &name).await?;
         match &state {
             Some(state) => state.usable(&name, &session.identity.database)?,
             // Its absence says nothing there.
-            None if catalog::in_recovery(&session.sql.client).await? => {
+            None if slot_state::in_recovery(&session.sql.client).await? => {
                 return Err(Reason::SlotUnusable {
                     slot: name,
                     what: "this server is a standby, and does not have it".to_owned(),
@@ -214,7 +215,7 @@ impl Source for SlotSource {
         };
         // Before the sink is opened, and with it an older writer fenced off: whoever reads the slot is left alone. A
         // slot that could not be read anyway is not waited for.
-        if let Some(state) = catalog::slot_state(&sql.client, &self.settings.slot).await?
+        if let Some(state) = slot_state::slot_state(&sql.client, &self.settings.slot).await?
             && let Some(pid) = state.active_pid
         {
             state.usable(&self.settings.slot, &identity.database)?;

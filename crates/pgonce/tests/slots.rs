@@ -53,7 +53,7 @@ async fn refused(source: impl Fn() -> SlotSource, sinks: [&MemorySink; 2], code:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_is_not_ours_to_read_is_refused_at_the_first_start_and_at_every_other() {
+async fn a4_a_slot_that_is_not_ours_to_read_is_refused_at_the_first_start_and_at_every_other() {
     for major in each_major() {
         let (cluster, client) = with_t(major).await;
         cluster.create_database("other").await.unwrap();
@@ -103,7 +103,7 @@ async fn a_slot_that_cannot_be_read_or_was_left_behind_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn publications_that_are_missing_or_publish_nothing_are_named() {
+async fn a25_publications_that_are_missing_or_publish_nothing_are_named() {
     for major in each_major() {
         let (cluster, client) = with_t(major).await;
         let both = || SlotSource::new(settings(&cluster, &["p", "q"]));

@@ -155,6 +155,7 @@ fn slot_settings(config: &FlowConfig, spill: PathBuf) -> SlotSettings {
         Publish::Ours { tables, .. } if tables.is_empty() => Some(vec!["*.*".to_owned()]),
         Publish::Ours { tables, .. } => Some(tables.clone()),
     };
+    settings.origin = source.origin;
     settings.spill = SpillSettings { directory: spill, ..SpillSettings::default() };
     settings
 }

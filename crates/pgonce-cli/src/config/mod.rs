@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use pgonce::connect::{ConnectionSettings, Environment, ParseConnectionError};
 use pgonce::destination::StartMode;
+use pgonce::slot_source::OriginFilter;
 use pgonce_target::{SynchronousCommit, TableMap};
 
 use self::flags::{DEFAULT_FILE, FlowOptions};
@@ -60,6 +61,8 @@ pub struct SourceConfig {
     pub publish: Publish,
     /// The replication slot.
     pub slot: String,
+    /// Which transactions are carried, by where they come from.
+    pub origin: OriginFilter,
 }
 
 /// What the source publishes for a flow.
@@ -189,6 +192,10 @@ impl FlowConfig {
                 id: raw.one(key("source.id")).map(source_id).transpose()?,
                 publish: publish(raw, &ours)?,
                 slot: raw.one(key("source.slot")).map(slot_name).transpose()?.unwrap_or(ours),
+                origin: match choice(raw, key("source.origin"))? {
+                    Some("none") => OriginFilter::None,
+                    _ => OriginFilter::Any,
+                },
             },
             target: TargetConfig {
                 connection: target,

@@ -282,3 +282,55 @@ pub(super) fn server_stop(body: &[u8], slot: &str) -> Stop {
         .into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stop(sqlstate: &str) -> Stop {
+        let body = format!("SERROR\0VERROR\0C{sqlstate}\0Mthe value 4711 is in the message\0\0");
+        let stop = server_stop(body.as_bytes(), "s");
+        assert!(!format!("{stop} {} {stop:?}", stop.hint()).contains("4711"));
+        stop
+    }
+
+    #[test]
+    fn of_what_ends_a_walsender_some_passes_and_the_rest_stops_the_flow() {
+        let passes = [
+            ("57P01", "busy"), // admin_shutdown; also how the checkpointer ends who reads a slot that it invalidates
+            ("57P02", "busy"), // crash_shutdown
+            ("57P03", "busy"), // cannot_connect_now
+            ("57014", "busy"), // query_canceled
+            ("53100", "busy"), // disk_full
+            ("53200", "busy"), // out_of_memory
+            ("53300", "busy"), // too_many_connections
+            ("53400", "busy"), // configuration_limit_exceeded
+            ("40001", "busy"), // serialization_failure: a conflict with recovery
+            ("55P03", "busy"), // lock_not_available
+            ("58030", "busy"), // io_error
+            ("55006", "slot_in_use"),
+        ];
+        for (sqlstate, code) in passes {
+            let stop = stop(sqlstate);
+            assert_eq!((stop.code(), stop.is_transient()), (code, true), "{sqlstate}: {stop}");
+        }
+        let ends = [
+            ("42704", "publication_changed"), // undefined_object
+            ("55000", "source_not_ready"),    // object_not_in_prerequisite_state: the slot is asked what it is
+            ("42501", "source_not_ready"),    // insufficient_privilege
+            ("0A000", "source_not_ready"),    // feature_not_supported
+            ("58P01", "source_not_ready"),    // undefined_file: a WAL segment is gone
+            ("57P04", "source_not_ready"),    // database_dropped
+            ("XX000", "source_not_ready"),    // internal_error: it is the same after every start
+            ("XX001", "source_not_ready"),    // data_corrupted
+            ("22P05", "source_not_ready"),    // untranslatable_character
+            ("08P01", "protocol"),            // protocol_violation
+        ];
+        for (sqlstate, code) in ends {
+            let stop = stop(sqlstate);
+            assert_eq!((stop.code(), stop.is_transient()), (code, false), "{sqlstate}: {stop}");
+            assert!(stop.to_string().contains(sqlstate) && !stop.hint().is_empty(), "{stop}");
+        }
+        assert_eq!(server_stop(b"Cno end", "s").code(), "protocol");
+    }
+}
