@@ -53,7 +53,7 @@ impl Pulse {
             match event {
                 Event::Transaction(transaction) => self.received = self.received.max(transaction.end().0),
                 Event::Reported { point, .. } => self.reported = self.reported.max(point.0),
-                Event::Message(_) => {}
+                _ => {}
             }
         }
     }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     fn report(pulse: &mut Pulse, point: u64) {
-        pulse.received(&[Event::Reported { point: Boundary(Lsn(point)), open: false }]);
+        pulse.received(&[Event::Reported { point: Boundary(Lsn(point)), open: false, sending: false }]);
     }
 
     #[test]

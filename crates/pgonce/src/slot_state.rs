@@ -112,12 +112,6 @@ impl SlotState {
                 other_name,
             );
         }
-        if self.two_phase {
-            return unusable(
-                "it was made with two_phase, and prepared transactions are not delivered by this version".to_owned(),
-                other_name,
-            );
-        }
         Ok(())
     }
 }

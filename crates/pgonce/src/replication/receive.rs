@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::feedback::Feedback;
 use super::queue::Queue;
 use super::session::{Streaming, broken, frame_stop, server_stop};
-use crate::assemble::{Assembled, Assembler, SpillSettings};
+use crate::assemble::Assembler;
 use crate::connect::frame::FrameReader;
 use crate::connect::{ServerError, Transport};
 use crate::position::{Boundary, Lsn};
@@ -27,31 +27,25 @@ pub(crate) struct Receiver {
 }
 
 /// Bounds of what waits between the socket and the sink.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct ReceiverSettings {
     pub(crate) slot: String,
-    pub(crate) spill: SpillSettings,
+    pub(crate) assembler: Assembler,
     pub(crate) queue_bytes: usize,
     pub(crate) wal_sender_timeout: Duration,
     pub(crate) silence_max: Duration,
     /// Messages outside transactions are handed out.
     pub(crate) messages: bool,
-    /// Transactions that have an origin are left out here.
-    pub(crate) leave_out_origins: bool,
 }
 
 impl Receiver {
     pub(crate) fn start(streaming: Streaming, settings: ReceiverSettings) -> Receiver {
-        let mut assembler = Assembler::new(settings.spill);
-        if settings.leave_out_origins {
-            assembler.leave_out_origins();
-        }
         let feedback = Feedback::start(streaming.write, settings.wal_sender_timeout);
         let queue = Arc::new(Queue::new(settings.queue_bytes));
         let reading = Reading {
             read: streaming.read,
             frames: streaming.frames,
-            assembler,
+            assembler: settings.assembler,
             messages: settings.messages,
             slot: settings.slot,
             feedback: feedback.clone(),
@@ -105,6 +99,7 @@ impl Reading {
             if let Err(stop) = taken {
                 return stop;
             }
+            self.assembler.wait_for_disk().await;
             self.rhythm.pause().await;
             let asked = Instant::now();
             match tokio::time::timeout(self.silence_max, self.frames.fill(&mut self.read)).await {
@@ -126,12 +121,11 @@ impl Reading {
             Some(open) if is_encoding(&state) => {
                 let table =
                     open.last_table.map_or(String::new(), |table| format!("; its last table was table {table}"));
+                let commit = open.commit.map_or(String::new(), |commit| format!(" with commit LSN {commit}"));
                 Reason::SourceNotReady {
                     what: format!(
-                        "transaction {} with commit LSN {} has a value that cannot be sent as UTF8: SQLSTATE {state} \
-                         ({}){table}",
+                        "transaction {}{commit} has a value that cannot be sent as UTF8: SQLSTATE {state} ({}){table}",
                         open.xid,
-                        open.commit,
                         condition(&state)
                     ),
                     hint: format!(
@@ -174,31 +168,24 @@ fn copy_data(
 ) -> Result<(), Stop> {
     match body {
         // XLogData: start, end and send time, then the message.
-        [b'w', rest @ ..] if rest.len() >= 24 => match assembler.push(&rest[24..])? {
-            Assembled::Transaction(transaction) => events.push(Event::Transaction(transaction)),
-            Assembled::Message(message) if messages => events.push(Event::Message(message.into())),
-            // As a keepalive would, from a server that leaves it out itself.
-            Assembled::LeftOut(end) => report(end.as_boundary(), assembler, events),
-            Assembled::Message(_) | Assembled::Nothing => {}
-        },
+        [b'w', rest @ ..] if rest.len() >= 24 => {
+            let assembled = assembler.push(&rest[24..])?;
+            Event::of(assembled, messages, assembler, events);
+        }
         // Keepalive: end of what was sent, send time, and whether an answer is wanted at once.
         [b'k', rest @ ..] if rest.len() == 17 => {
             let point = u64::from_be_bytes(rest[..8].try_into().expect("eight bytes"));
             if rest[16] != 0 {
                 feedback.answer();
             }
-            report(Boundary(Lsn(point)), assembler, events);
+            if let Some(Event::Reported { .. }) = events.last() {
+                events.pop();
+            }
+            events.push(Event::reported(Boundary(Lsn(point)), assembler));
         }
         _ => return Err(broken("a CopyData message that is neither XLogData nor a keepalive")),
     }
     Ok(())
-}
-
-fn report(point: Boundary, assembler: &Assembler, events: &mut Vec<Event>) {
-    if let Some(Event::Reported { .. }) = events.last() {
-        events.pop();
-    }
-    events.push(Event::Reported { point, open: assembler.is_open() });
 }
 
 /// A walsender warns where it goes on although something is missing: PostgreSQL 18 leaves out a dropped publication
