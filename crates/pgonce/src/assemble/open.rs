@@ -17,6 +17,10 @@ use crate::transaction::{Kind, Transaction};
 pub(super) struct Open {
     pub(super) xid: u32,
     pub(super) origin: Option<Arc<str>>,
+    /// It has an origin, and such are not wanted: nothing of it is kept.
+    pub(super) left_out: bool,
+    /// A heartbeat is in it: it is delivered though nothing else is.
+    pub(super) heartbeat: bool,
     /// The relations known at its begin. None in a transaction that is streamed: it describes what it uses.
     relations: Relations,
     described: Vec<Description>,
@@ -56,6 +60,8 @@ impl Open {
         Open {
             xid,
             origin: None,
+            left_out: false,
+            heartbeat: false,
             relations,
             described: Vec::new(),
             entries: 0,
@@ -141,8 +147,9 @@ impl Open {
         Ok(())
     }
 
+    /// Whether there is nothing to deliver.
     pub(super) fn is_empty(&self) -> bool {
-        self.change_count == 0
+        self.left_out || (self.change_count == 0 && !self.heartbeat)
     }
 
     /// Bytes of its changes.

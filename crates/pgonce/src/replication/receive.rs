@@ -34,6 +34,8 @@ pub(crate) struct ReceiverSettings {
     pub(crate) queue_bytes: usize,
     pub(crate) wal_sender_timeout: Duration,
     pub(crate) silence_max: Duration,
+    /// Messages outside transactions are handed out.
+    pub(crate) messages: bool,
 }
 
 impl Receiver {
@@ -44,6 +46,7 @@ impl Receiver {
             read: streaming.read,
             frames: streaming.frames,
             assembler: settings.assembler,
+            messages: settings.messages,
             slot: settings.slot,
             feedback: feedback.clone(),
             rhythm: Rhythm::default(),
@@ -79,6 +82,7 @@ struct Reading {
     read: ReadHalf<Transport>,
     frames: FrameReader,
     assembler: Assembler,
+    messages: bool,
     slot: String,
     feedback: Feedback,
     rhythm: Rhythm,
@@ -139,7 +143,7 @@ impl Reading {
     fn take_buffered(&mut self, events: &mut Vec<Event>) -> Result<(), Stop> {
         while let Some((tag, body)) = self.frames.peek().map_err(frame_stop)? {
             match tag {
-                b'd' => copy_data(body, &mut self.assembler, &self.feedback, events)?,
+                b'd' => copy_data(body, &mut self.assembler, self.messages, &self.feedback, events)?,
                 b'N' => notice(body)?,
                 b'E' => return Err(self.server_stop(body)),
                 b'c' | b'C' | b'Z' => {
@@ -155,11 +159,18 @@ impl Reading {
     }
 }
 
-fn copy_data(body: &[u8], assembler: &mut Assembler, feedback: &Feedback, events: &mut Vec<Event>) -> Result<(), Stop> {
+fn copy_data(
+    body: &[u8],
+    assembler: &mut Assembler,
+    messages: bool,
+    feedback: &Feedback,
+    events: &mut Vec<Event>,
+) -> Result<(), Stop> {
     match body {
         // XLogData: start, end and send time, then the message.
         [b'w', rest @ ..] if rest.len() >= 24 => {
-            Event::of(assembler.push(&rest[24..])?, assembler, events);
+            let assembled = assembler.push(&rest[24..])?;
+            Event::of(assembled, messages, assembler, events);
         }
         // Keepalive: end of what was sent, send time, and whether an answer is wanted at once.
         [b'k', rest @ ..] if rest.len() == 17 => {
