@@ -114,7 +114,7 @@ async fn write_streamed(client: Client, writer: u64, end: tokio::sync::watch::Re
             1 | 2 => client.batch_execute("COMMIT").await.unwrap(),
             way => {
                 client.batch_execute(&format!("PREPARE TRANSACTION '{gid}'")).await.unwrap();
-                tokio::time::sleep(Duration::from_millis(random.below(300))).await;
+                tokio::time::sleep(Duration::from_millis(random.below(2_000))).await;
                 let settle = if way == 3 && random.below(2) == 0 { "ROLLBACK" } else { "COMMIT" };
                 client.batch_execute(&format!("{settle} PREPARED '{gid}'")).await.unwrap();
             }
