@@ -567,9 +567,9 @@ impl Reason {
                 .to_owned(),
             Reason::SpillFull { xid, .. } => format!(
                 "Nothing of it has been applied, and everything before it has. Where the disk has room: \
-                 `pgonce run --spill-disk 200GB` (or `spill.disk` in the file, and `data_dir` to place it). Whether the \
-                 transaction is still open, on the source: SELECT pid, usename, application_name, state, xact_start \
-                 FROM pg_stat_activity WHERE backend_xid = '{xid}';"
+                 `pgonce run --spill-disk 200GB` (or `spill.disk` in the file, and `data_dir` to place it). Whether \
+                 the transaction is still open, on the source: SELECT pid, usename, application_name, state, \
+                 xact_start FROM pg_stat_activity WHERE backend_xid = '{xid}';"
             ),
             Reason::Internal { .. } => "This is a defect of pgonce: please report it. Nothing was acknowledged \
             that was not \
