@@ -40,6 +40,12 @@ pub trait Destination: Send {
         true
     }
 
+    /// Whether it takes transactions when they are prepared, and how they were settled. Where it does not, a source that
+    /// yields them is refused before anything is connected.
+    fn takes_prepared(&self) -> bool {
+        false
+    }
+
     /// Starts a session: connects, fences off older writers, and reads what is stored of the flow.
     ///
     /// `source` was read from the replication connection itself. A destination refuses a source that is not the one it

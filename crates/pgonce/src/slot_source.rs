@@ -176,6 +176,10 @@ impl SlotSource {
 }
 
 impl Source for SlotSource {
+    fn yields_prepared(&self) -> bool {
+        self.settings.two_phase == TwoPhase::Seen
+    }
+
     async fn connect(&mut self) -> Result<SourceIdentity, Stop> {
         self.session = None;
         let mut replication = ReplicationSession::open(&self.settings.connection).await?;

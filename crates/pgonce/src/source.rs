@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use crate::assemble::{Assembled, Assembler, CommitPrepared, PreparedTransaction, RollbackPrepared};
+use crate::assemble::{Assembled, Assembler};
 pub use crate::flow::SourceIdentity;
 use crate::flow::{Binding, StartMode, StoredFlow};
 use crate::position::{Boundary, Durable, EndLsn};
@@ -19,6 +19,12 @@ use crate::transaction::Transaction;
 /// [`receive`](Source::receive) again and again. After any error the session is over: the next call is `connect`, and
 /// nothing of the session survives into the next.
 pub trait Source: Send {
+    /// Whether it yields transactions when they are prepared, and how they were settled: the destination has to take
+    /// them.
+    fn yields_prepared(&self) -> bool {
+        false
+    }
+
     /// Connects and says who is at the other end. Drops what is left of an older session.
     fn connect(&mut self) -> impl Future<Output = Result<SourceIdentity, Stop>> + Send;
 
@@ -91,7 +97,7 @@ pub struct Begun {
 /// What arrives from a source, in the order of the source's log.
 #[derive(Debug)]
 pub enum Event {
-    /// A whole committed transaction.
+    /// A whole committed transaction; or one that was prepared, or settled, where it was asked for.
     Transaction(Transaction),
     /// A transaction is prepared, and its source keeps it until it is settled. While nothing behind this point is
     /// acknowledged, it comes again after a reconnect.
@@ -104,12 +110,6 @@ pub enum Event {
         /// Where its commit record ends; none if it was rolled back.
         end: Option<EndLsn>,
     },
-    /// A transaction is prepared. Only with [`TwoPhase::Seen`](crate::assemble::TwoPhase::Seen), as the next two are.
-    Prepared(Box<PreparedTransaction>),
-    /// A prepared transaction has committed.
-    CommitPrepared(CommitPrepared),
-    /// A prepared transaction was rolled back.
-    RollbackPrepared(RollbackPrepared),
     /// The source has sent everything below this point.
     Reported {
         /// The point.
@@ -140,9 +140,9 @@ impl Event {
                     None => return,
                 }
             }
-            Assembled::Prepared(prepared) => Event::Prepared(prepared),
-            Assembled::CommitPrepared(settled) => Event::CommitPrepared(settled),
-            Assembled::RollbackPrepared(settled) => Event::RollbackPrepared(settled),
+            Assembled::Prepared(prepared) => Event::Transaction(prepared.into_transaction()),
+            Assembled::CommitPrepared(settled) => Event::Transaction(settled.into_transaction()),
+            Assembled::RollbackPrepared(settled) => Event::Transaction(settled.into_transaction()),
         };
         events.push(event);
     }
@@ -156,7 +156,6 @@ impl Event {
     pub(crate) fn in_memory(&self) -> usize {
         match self {
             Event::Transaction(transaction) => 256 + transaction.in_memory(),
-            Event::Prepared(prepared) => 256 + prepared.in_memory(),
             _ => 0,
         }
     }

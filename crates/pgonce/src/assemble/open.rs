@@ -11,7 +11,7 @@ use super::spool::Spool;
 use crate::pgoutput::PgTime;
 use crate::position::{CommitLsn, EndLsn};
 use crate::relation::{Relation, Relations};
-use crate::transaction::Transaction;
+use crate::transaction::{Kind, Transaction};
 
 #[derive(Debug)]
 pub(super) struct Open {
@@ -174,6 +174,7 @@ impl Open {
         let (body, digest, rest) = self.spool.finish()?;
         let described: Vec<_> = self.described.into_iter().map(|d| (d.at, d.relation)).collect();
         let transaction = Transaction {
+            kind: Kind::Committed,
             xid: self.xid,
             commit: ending.commit,
             end: ending.end,
