@@ -14,6 +14,8 @@ pub struct Assembler {
     collector: Collector,
     relations: Relations,
     open: Option<Open>,
+    /// The origin that was named last.
+    origin: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -95,7 +97,7 @@ const STREAMED: &str = "streaming of open transactions was not asked for";
 impl Assembler {
     /// An assembler for a new session. Nothing of an older session may be fed into it.
     pub fn new(spill: SpillSettings) -> Assembler {
-        Assembler { collector: Collector::new(spill), relations: Relations::default(), open: None }
+        Assembler { collector: Collector::new(spill), relations: Relations::default(), open: None, origin: None }
     }
 
     /// Whether a transaction has begun and not ended.
@@ -142,7 +144,13 @@ impl Assembler {
                     last_relation: None,
                 });
             }
-            Message::Origin { name, .. } => self.open_mut("Origin")?.origin = Some(name.into()),
+            Message::Origin { name, .. } => {
+                // One and the same for many transactions in a row.
+                let known = self.origin.take().filter(|known| **known == *name);
+                let origin = known.unwrap_or_else(|| name.into());
+                self.origin = Some(Arc::clone(&origin));
+                self.open_mut("Origin")?.origin = Some(origin);
+            }
             Message::Commit { commit, end, commit_time, .. } => {
                 let open = self
                     .open
@@ -163,11 +171,11 @@ impl Assembler {
                     commit_time,
                     origin: open.origin,
                     change_count: open.change_count,
-                    truncated: open.truncated.into(),
+                    truncated: shared(open.truncated),
                     digest,
                     body,
                     relations: open.relations,
-                    described: open.described.into(),
+                    described: shared(open.described),
                 }));
             }
             Message::BeginPrepare { .. } => return Err(not_handled("Begin Prepare", TWO_PHASE)),
@@ -218,6 +226,11 @@ impl Assembler {
         }
         Arc::make_mut(&mut self.relations).insert(relation.oid, relation);
     }
+}
+
+/// Shares a list. What most transactions have, an empty one, takes no memory.
+fn shared<T: 'static>(list: Vec<T>) -> Arc<[T]> {
+    if list.is_empty() { Arc::default() } else { list.into() }
 }
 
 fn not_handled(message: &'static str, why: &'static str) -> AssembleError {
