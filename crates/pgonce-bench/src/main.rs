@@ -244,7 +244,10 @@ impl Session<'_> {
             for contestant in &due.lineup {
                 let one = stream.run(*contestant)?;
                 let (value, unit) = (one.value, due.workload.unit());
-                println!("{}: {number}/{} {} ({}): {value:.2} {unit}", part.workload, due.rounds, one.contestant, one.mode);
+                println!(
+                    "{}: {number}/{} {} ({}): {value:.2} {unit}",
+                    part.workload, due.rounds, one.contestant, one.mode
+                );
                 measured.push(one);
             }
             self.parts.append(&Round {

@@ -188,8 +188,7 @@ fn row(values: &[String]) -> TupleBuf {
 }
 
 const WIDE: u32 = 16_384;
-const WIDE_COLUMNS: [(&str, u32); 6] =
-    [("id", 20), ("a", 23), ("b", 25), ("c", 1184), ("d", 1700), ("e", 3802)];
+const WIDE_COLUMNS: [(&str, u32); 6] = [("id", 20), ("a", 23), ("b", 25), ("c", 1184), ("d", 1700), ("e", 3802)];
 
 /// A row as W1 and W2 have it.
 fn wide(id: u64) -> TupleBuf {
