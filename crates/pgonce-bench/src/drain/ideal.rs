@@ -47,11 +47,8 @@ pub fn run(task: &Task) -> Result<Drained> {
                         _ => {}
                     }
                 }
-                (b'd', [b'k', rest @ ..]) => {
-                    if rest.last() == Some(&1) {
-                        connection.answer()?;
-                    }
-                }
+                // Keepalive that wants an answer.
+                (b'd', [b'k', .., 1]) => connection.answer()?,
                 (b'E', body) => bail!("the walsender: {}", String::from_utf8_lossy(body)),
                 _ => {}
             }

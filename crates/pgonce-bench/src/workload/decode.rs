@@ -232,22 +232,24 @@ fn large(rows: u64) -> Stream {
 }
 
 fn updates(transactions: u64) -> Stream {
-    const TABLES: [(u32, &str, [(&str, u32); 4]); 3] = [
-        (1, "pgbench_accounts", [("aid", 23), ("bid", 23), ("abalance", 23), ("filler", 1042)]),
-        (2, "pgbench_tellers", [("tid", 23), ("bid", 23), ("tbalance", 23), ("filler", 1042)]),
-        (3, "pgbench_branches", [("bid", 23), ("x", 23), ("bbalance", 23), ("filler", 1042)]),
-    ];
+    let tables =
+        [("pgbench_accounts", ["aid", "bid", "abalance"], 84), ("pgbench_tellers", ["tid", "bid", "tbalance"], 84)]
+            .into_iter()
+            .chain([("pgbench_branches", ["bid", "x", "bbalance"], 88)]);
+    let tables: Vec<_> = tables.zip(1..).collect();
     let history = [("hid", 20), ("tid", 23), ("bid", 23), ("aid", 23), ("delta", 23), ("mtime", 1114)];
     let mut messages = Messages::default();
     for id in 0..transactions {
         messages.push(&begin(id));
         if id == 0 {
-            TABLES.iter().for_each(|(oid, name, columns)| describe(&mut messages, *oid, name, columns));
+            for ((name, [key, second, third], _), oid) in &tables {
+                describe(&mut messages, *oid, name, &[(key, 23), (second, 23), (third, 23), ("filler", 1042)]);
+            }
             describe(&mut messages, 4, "pgbench_history", &history);
         }
-        for (oid, filler) in [(1, 84), (2, 84), (3, 88)] {
-            let new = row(&[id.to_string(), (id % 20).to_string(), format!("-{id}"), " ".repeat(filler)]);
-            messages.push(&Message::Update { stream_xid: None, relation: oid, old: None, new: new.tuple() });
+        for ((_, _, filler), oid) in &tables {
+            let new = row(&[id.to_string(), (id % 20).to_string(), format!("-{id}"), " ".repeat(*filler)]);
+            messages.push(&Message::Update { stream_xid: None, relation: *oid, old: None, new: new.tuple() });
         }
         let new = [id, id % 200, id % 20, id, id % 5000].map(|number| number.to_string());
         let new = row(&[&new[..], &["2026-01-01 00:00:00.123456".to_owned()]].concat());
