@@ -33,7 +33,8 @@ impl CatchUp for W2 {
             let Some(client) = clients.first() else { return Ok(()) };
             let sql = format!(
                 "INSERT INTO w2
-                 SELECT i, ((i * 7919) % 1000003)::int, md5(i::text) || md5((i + 1)::text) || md5((i + 2)::text) || 'abcd',
+                 SELECT i, ((i * 7919) % 1000003)::int,
+                        md5(i::text) || md5((i + 1)::text) || md5((i + 2)::text) || 'abcd',
                         '2024-01-01'::timestamptz + i * interval '1 ms', (i * 1.37)::numeric(14, 2),
                         jsonb_build_object('k', i, 's', left(md5(i::text), 8))
                  FROM generate_series(1::bigint, {rows}) AS row (i)"
