@@ -32,6 +32,9 @@ fn reasons() -> Vec<Reason> {
     vec![
         Reason::Connection { side: Side::Source, what: what() },
         Reason::Busy { side: Side::Target, fault: fault() },
+        Reason::SinkBusy { what: what() },
+        Reason::SinkFailed { what: what() },
+        Reason::SinkRefused { what: what() },
         Reason::SlotInUse { slot: slot(), pid: 4711 },
         Reason::ConnectionRefused { side: Side::Source, what: what(), hint: hint() },
         Reason::DataGap { what: what() },
@@ -54,6 +57,7 @@ fn reasons() -> Vec<Reason> {
         Reason::Fenced { flow: flow(), holder: what() },
         Reason::Protocol { what: what() },
         Reason::LocalFile { path: what(), what: what() },
+        Reason::SpillFull { xid: 743, size: 0, row: None, assembling: 0, bound: 0 },
         Reason::Unsupported { what: what(), hint: hint() },
         Reason::Internal { what: what() },
     ]

@@ -1,6 +1,7 @@
 //! The PostgreSQL target of pgonce: changes, dedup records and checkpoint in one commit.
 //!
-//! [`PostgresTarget`] is the [`Destination`](pgonce::destination::Destination); it keeps its state in the schema `pgonce` of the target
+//! [`PostgresTarget`] is the [`Destination`](pgonce::destination::Destination); it keeps its state in the schema
+//! `pgonce` of the target
 //! ([`LEDGER_SQL`]). [`read_status`], [`list_flows`], [`writers`] and [`remove_flow`] are for commands that look at
 //! that state.
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pgonce::connect::connect_sql;
 use pgonce::destination::{Binding, Destination, IdlePoint, StartMode, Stored, StoredTable, Written};
-use pgonce::guarantee::Guarantee;
+use pgonce::guarantee::EffectOnce;
 use pgonce::piece::{CopyPlan, Standing, TableCopy};
 use pgonce::position::{Boundary, EndLsn};
 use pgonce::published::Published;
@@ -110,9 +110,7 @@ impl fmt::Debug for PostgresTarget {
 impl Destination for PostgresTarget {
     type Loader = PostgresLoader;
 
-    fn guarantee(&self) -> Guarantee {
-        Guarantee::EffectOnce
-    }
+    type Mode = EffectOnce;
 
     async fn open(&mut self, source: &SourceIdentity) -> Result<Stored, Stop> {
         self.session = None;

@@ -95,12 +95,6 @@ impl SlotState {
                 "Point the source URL at the primary, or promote this server first.",
             );
         }
-        if self.two_phase {
-            return unusable(
-                "it was made with two_phase, and prepared transactions are not delivered by this version".to_owned(),
-                other_name,
-            );
-        }
         Ok(())
     }
 }

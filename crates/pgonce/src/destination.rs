@@ -5,7 +5,7 @@ use std::future::Future;
 
 use crate::flow::SourceIdentity;
 pub use crate::flow::{Binding, IdlePoint, StartMode, Stored, StoredFlow, StoredPiece, StoredTable};
-use crate::guarantee::Guarantee;
+use crate::guarantee::Mode;
 use crate::piece::{CopyPlan, Piece, TableCopy};
 use crate::position::{Boundary, EndLsn};
 use crate::published::Published;
@@ -16,11 +16,11 @@ use crate::transaction::Transaction;
 /// Makes whole transactions durable, and says so.
 ///
 /// The order of calls in a session: [`open`](Destination::open); on a first start [`check`](Destination::check) and
-/// [`bind`](Destination::bind); [`published`](Destination::published); while tables are to be copied [`plan`](Destination::plan) once, for
-/// all of them, then
-/// [`loader`](Destination::loader) for each worker and [`landed`](Destination::landed) behind each [`Loader::load`] that went well;
-/// when every table of the initial copy has been copied [`copied`](Destination::copied), once in the life of a flow; then
-/// [`write`](Destination::write), [`durable`](Destination::durable), [`remember`](Destination::remember) and
+/// [`bind`](Destination::bind); [`published`](Destination::published); while tables are to be copied
+/// [`plan`](Destination::plan) once, for all of them, then [`loader`](Destination::loader) for each worker and
+/// [`landed`](Destination::landed) behind each [`Loader::load`] that went well; when every table of the initial copy
+/// has been copied [`copied`](Destination::copied), once in the life of a flow; then [`write`](Destination::write),
+/// [`durable`](Destination::durable), [`remember`](Destination::remember) and
 /// [`persist_idle`](Destination::persist_idle) as the stream demands.
 /// Tables that are copied while the flow streams are planned before the first of these, in the session that copies
 /// them; `loader` and `landed` come between them.
@@ -30,13 +30,20 @@ pub trait Destination: Send {
     /// What copies pieces of tables, beside it. [`NoLoader`] for one that takes no snapshot.
     type Loader: Loader;
 
-    /// What it promises about duplicates.
-    fn guarantee(&self) -> Guarantee;
+    /// What it promises about duplicates: [`EffectOnce`](crate::guarantee::EffectOnce) or
+    /// [`AtLeastOnce`](crate::guarantee::AtLeastOnce).
+    type Mode: Mode;
+
+    /// Whether it takes an initial copy. Where it does not, a flow that is to begin with one is refused before anything
+    /// is connected.
+    fn takes_copy(&self) -> bool {
+        true
+    }
 
     /// Starts a session: connects, fences off older writers, and reads what is stored of the flow.
     ///
-    /// `source` was read from the replication connection itself. A destination refuses a source that is not the one it is
-    /// bound to ([`Reason::SourceChanged`]) before it reads any position.
+    /// `source` was read from the replication connection itself. A destination refuses a source that is not the one it
+    /// is bound to ([`Reason::SourceChanged`]) before it reads any position.
     fn open(&mut self, source: &SourceIdentity) -> impl Future<Output = Result<Stored, Stop>> + Send;
 
     /// Writes whole transactions, in commit order. Those that the stored checkpoint covers are skipped whole.
@@ -116,6 +123,11 @@ pub trait Destination: Send {
         async { Ok(()) }
     }
 
+    /// The source has been told that everything below this point is durable: it does not send it again.
+    fn acknowledged(&mut self, boundary: Boundary) {
+        let _ = boundary;
+    }
+
     /// What the operator should know and what does not stop the flow, since the last call.
     fn warnings(&mut self) -> Vec<String> {
         Vec::new()
@@ -132,7 +144,8 @@ pub trait Destination: Send {
 /// Copies pieces of tables, one at a time, beside whatever the destination does.
 pub trait Loader: Send + 'static {
     /// Copies one piece: its rows, and the boundary at which they were read, in one atomic write, and only if the
-    /// destination's session still holds the flow. Returns the number of rows. After an error the loader is not used again.
+    /// destination's session still holds the flow. Returns the number of rows. After an error the loader is not used
+    /// again.
     fn load(
         &mut self,
         table: &TableCopy,

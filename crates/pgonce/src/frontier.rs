@@ -8,6 +8,9 @@
 //!   transactions that
 //!   were handed over, and for nothing else: the acknowledgement does not follow a sink's number;
 //! - [`reported`](Frontier::reported): the source says that it has sent everything below a point;
+//! - [`sent`](Frontier::sent): the source says that every transaction that commits below a point has been handed out;
+//! - [`hold`](Frontier::hold) and [`release`](Frontier::release): a transaction is prepared, and is settled. The source
+//!   sends it again only as long as nothing behind its prepare is acknowledged;
 //! - [`persisted`](Frontier::persisted): the sink has stored an idle boundary;
 //! - [`attested`](Frontier::attested): the source end has proved that nothing below a point was left out of the stream.
 //!
@@ -15,7 +18,7 @@
 //! the source has sent everything below it that is not acknowledged yet, and the sink has compared it with what it has:
 //! a source with another history is found by what it sends, and must not lose the evidence.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::position::{Boundary, CommitLsn, Durable, EndLsn};
 
@@ -32,6 +35,10 @@ pub struct Frontier {
     persisted: Option<Boundary>,
     /// The last point that the source reported with nothing open below it.
     reported: Option<Boundary>,
+    /// The last point below which the source has sent every transaction that commits there.
+    sent: Option<Boundary>,
+    /// Where transactions were prepared that are not settled, or not durable. With the end of those that are settled.
+    held: BTreeMap<Boundary, Option<EndLsn>>,
     /// Below this point nothing was left out.
     attested: Option<Boundary>,
     /// What was stored before this session.
@@ -68,6 +75,8 @@ impl Frontier {
             durable,
             persisted,
             reported: None,
+            sent: None,
+            held: BTreeMap::new(),
             attested: None,
             stored: persisted.max(durable.map(EndLsn::as_boundary)),
             passed: false,
@@ -100,6 +109,7 @@ impl Frontier {
             self.handed_over -= 1;
             self.durable = self.durable.max(Some(done.end));
         }
+        self.let_go();
     }
 
     /// The source has sent everything below `point`. Counts only if nothing lies `open` below it: a transaction that
@@ -111,11 +121,41 @@ impl Frontier {
         }
     }
 
+    /// The source has sent every transaction that commits below `point`. One may lie open that will commit behind it.
+    pub fn sent(&mut self, point: Boundary) {
+        self.sent = self.sent.max(Some(point));
+    }
+
+    /// A transaction is prepared. Its prepare record starts at `prepare`: nothing behind that may be acknowledged
+    /// before it is settled and durable, or the source would not send it again.
+    pub fn hold(&mut self, prepare: Boundary) {
+        self.held.insert(prepare, None);
+    }
+
+    /// The transaction that is held since `prepare` is settled: rolled back, or committed with an `end`. Then what it
+    /// committed has been received, and it is let go when everything up to there is durable or stored: after the next
+    /// start its commit is told by its position alone.
+    pub fn release(&mut self, prepare: Boundary, end: Option<EndLsn>) {
+        match end {
+            Some(_) => self.held.insert(prepare, end),
+            None => self.held.remove(&prepare),
+        };
+        self.let_go();
+    }
+
+    fn let_go(&mut self) {
+        if !self.held.is_empty() {
+            let safe = self.persisted.max(self.durable.map(EndLsn::as_boundary));
+            self.held.retain(|_, end| end.is_none_or(|end| Some(end.as_boundary()) > safe));
+        }
+    }
+
     /// The sink has stored `boundary` durably. Ignored unless it is one that [`idle_candidate`](Self::idle_candidate)
     /// could have offered: at or below what the source reported.
     pub fn persisted(&mut self, boundary: Boundary) {
         if Some(boundary) <= self.reported {
             self.persisted = self.persisted.max(Some(boundary));
+            self.let_go();
         }
     }
 
@@ -133,7 +173,7 @@ impl Frontier {
     }
 
     /// What may be acknowledged now and has not been yet: the greater of the durable end and the stored idle
-    /// boundary, held back to what was attested.
+    /// boundary, held back to what was attested, and to where a transaction was prepared that may have to come again.
     ///
     /// Nothing is, until this session has gone past what was stored before it.
     pub fn acknowledge(&mut self) -> Option<Durable<Boundary>> {
@@ -141,6 +181,7 @@ impl Frontier {
             return None;
         }
         let safe = self.persisted.max(self.durable.map(EndLsn::as_boundary)).min(self.attested)?;
+        let safe = self.held.first_key_value().map_or(safe, |(prepare, _)| safe.min(*prepare));
         (Some(safe) > self.acknowledged).then(|| {
             self.acknowledged = Some(safe);
             Durable::proved(safe)
@@ -152,9 +193,9 @@ impl Frontier {
     }
 
     /// Whether everything with `commit_lsn < stop` is durable, nothing below was left out, and the source has gone
-    /// past `stop` with nothing open below it.
+    /// past `stop`. A transaction that is open then commits behind it.
     pub fn drained(&self, stop: Boundary) -> bool {
-        let passed = self.reported.max(self.durable.map(EndLsn::as_boundary)) >= Some(stop)
+        let passed = self.reported_point().max(self.durable.map(EndLsn::as_boundary)) >= Some(stop)
             || self.pending.back().is_some_and(|p| stop.precedes(p.commit));
         // What was left out below would not be seen as missing.
         let complete = self.attested >= Some(stop);
@@ -172,9 +213,9 @@ impl Frontier {
         self.handed_over > 0 || self.attested < self.durable.map(EndLsn::as_boundary).max(self.persisted)
     }
 
-    /// The last point that the source reported with nothing open below it.
+    /// The last point below which the source has sent everything that commits there.
     pub fn reported_point(&self) -> Option<Boundary> {
-        self.reported
+        self.reported.max(self.sent)
     }
 
     /// The end of the last durable transaction.

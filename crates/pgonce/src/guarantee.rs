@@ -2,6 +2,53 @@
 
 use std::fmt;
 
+use crate::group::GroupLimits;
+
+/// The two kinds of promise, as types: a program can demand one of them in a signature, as in
+/// `Pipeline<S, D> where D: Destination<Mode = EffectOnce>`.
+pub trait Mode: sealed::Sealed + Send + 'static {
+    /// What is promised where groups are bounded by `limits`.
+    fn guarantee(limits: &GroupLimits) -> Guarantee;
+
+    /// What is promised of an initial copy.
+    fn copy_guarantee() -> Guarantee;
+}
+
+/// Data, dedup record and checkpoint are one atomic write.
+#[derive(Debug)]
+pub enum EffectOnce {}
+
+/// The checkpoint is written after the data.
+#[derive(Debug)]
+pub enum AtLeastOnce {}
+
+impl Mode for EffectOnce {
+    fn guarantee(_: &GroupLimits) -> Guarantee {
+        Guarantee::EffectOnce
+    }
+
+    fn copy_guarantee() -> Guarantee {
+        Guarantee::EffectOnce
+    }
+}
+
+impl Mode for AtLeastOnce {
+    fn guarantee(limits: &GroupLimits) -> Guarantee {
+        let duplicates_at_most = if limits.is_each_transaction() { Repeat::Transaction } else { Repeat::Batch };
+        Guarantee::AtLeastOnce { duplicates_at_most }
+    }
+
+    fn copy_guarantee() -> Guarantee {
+        Guarantee::AtLeastOnce { duplicates_at_most: Repeat::SnapshotChunk }
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::EffectOnce {}
+    impl Sealed for super::AtLeastOnce {}
+}
+
 /// What is promised about duplicates. Loss is never allowed in any mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Guarantee {
@@ -51,6 +98,13 @@ mod tests {
     #[test]
     fn law_4_every_guarantee_says_what_a_crash_can_repeat() {
         assert!(Guarantee::EffectOnce.to_string().starts_with("effect-once: "));
+        assert_eq!(EffectOnce::guarantee(&GroupLimits::default()), Guarantee::EffectOnce);
+        for (limits, repeat) in
+            [(GroupLimits::each_transaction(), Repeat::Transaction), (GroupLimits::default(), Repeat::Batch)]
+        {
+            let guarantee = Guarantee::AtLeastOnce { duplicates_at_most: repeat };
+            assert_eq!(AtLeastOnce::guarantee(&limits), guarantee);
+        }
         for (repeat, said) in [
             (Repeat::Transaction, "one transaction"),
             (Repeat::Batch, "one batch"),

@@ -10,8 +10,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::board::Board;
-use crate::destination::{Binding, Destination, IdlePoint, StartMode, Stored, StoredFlow, StoredTable, Written};
+use crate::destination::{
+    Binding, Destination, IdlePoint, StartMode, Stored, StoredFlow, StoredTable, Written, no_copy,
+};
 use crate::frontier::Frontier;
+pub use crate::group::GroupLimits;
+use crate::guarantee::{Guarantee, Mode};
 use crate::join::{Joined, Joining};
 use crate::pgoutput::PgTime;
 use crate::position::{Boundary, Checkpoint, Lsn, Timeline};
@@ -66,23 +70,6 @@ pub enum Until {
     Now,
     /// An LSN: everything with `commit_lsn` below it.
     At(Lsn),
-}
-
-/// A group is closed when one of these is reached, or when nothing more is waiting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupLimits {
-    /// Transactions.
-    pub transactions: usize,
-    /// Bytes of encoded changes.
-    pub bytes: u64,
-    /// Row changes.
-    pub changes: u64,
-}
-
-impl Default for GroupLimits {
-    fn default() -> Self {
-        GroupLimits { transactions: 2_000, bytes: 8 << 20, changes: 20_000 }
-    }
 }
 
 /// What a pipeline is doing, for whoever watches.
@@ -186,6 +173,16 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         }
     }
 
+    /// What this composition promises about duplicates while it streams.
+    pub fn guarantee(&self) -> Guarantee {
+        Dst::Mode::guarantee(&self.options.group)
+    }
+
+    /// What it promises about duplicates of the initial copy.
+    pub fn copy_guarantee(&self) -> Guarantee {
+        Dst::Mode::copy_guarantee()
+    }
+
     /// What the pipeline is doing, at any time.
     pub fn progress(&self) -> watch::Receiver<Progress> {
         self.progress.subscribe()
@@ -194,7 +191,13 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
     /// Runs until the stop position is reached, `stop` becomes true, or a fault that does not heal by itself.
     ///
     /// Faults that do heal are waited out with growing pauses, for ever, and show in [`Progress::fault`].
+    ///
+    /// # Errors
+    ///
+    /// The fault. What cannot work as it is composed is refused before anything is connected
+    /// ([`Reason::Unsupported`]).
     pub async fn run(&mut self, mut stop: watch::Receiver<bool>) -> Result<Finished, Stop> {
+        self.check_composition()?;
         let mut attempts: u32 = 0;
         loop {
             self.advanced = false;
@@ -235,6 +238,20 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         }
     }
 
+    /// Refuses what cannot work, whatever is at the other ends.
+    fn check_composition(&self) -> Result<(), Stop> {
+        if self.options.start == StartMode::Snapshot && !self.destination.takes_copy() {
+            return Err(no_copy());
+        }
+        let limits = &self.options.group;
+        if limits.transactions == 0 {
+            let what = "a group of no transactions is never full".to_owned();
+            let hint = "GroupLimits::transactions is 1 for delivery per transaction, or more.".to_owned();
+            return Err(Reason::Unsupported { what, hint }.into());
+        }
+        Ok(())
+    }
+
     /// One session: from connecting to the end of the stream. Whatever ends it, the next one starts from what is
     /// stored. `None`: another one is to begin at once, to take in what has joined the publication.
     async fn session(&mut self, stop: &mut watch::Receiver<bool>) -> Result<Option<Finished>, Stop> {
@@ -262,6 +279,8 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             frontier: Frontier::new(flow.checkpoint.map(|c| c.end), Some(flow.idle.boundary)),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
+            waiting_changes: 0,
+            ended: false,
             boundary: flow.binding.boundary,
             timeline,
             until,
@@ -364,9 +383,6 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             // worth waiting, the rest stays with the source, whose bounded queue then leaves the socket unread.
             if state.has_room(&self.options.group)
                 && let Some(received) = self.source.receive(&mut events).now_or_never()
-                // The end of the source waits until everything before it is written, for it may be the same after
-                // every start.
-                && (received.is_ok() || state.waiting.is_empty())
             {
                 self.take_in(state, received, &mut events)?;
             }
@@ -376,7 +392,10 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
                 self.take_joined(state, joined?).await?;
                 self.begin_round(state).await?;
             }
-            let group = state.next_group(&self.options.group)?;
+            let group = match state.is_due(&self.options.group) {
+                true => state.next_group(&self.options.group)?,
+                false => Vec::new(),
+            };
             if !group.is_empty() {
                 self.progress.send_modify(|p| p.writing = true);
                 let written = tokio::select! {
@@ -409,9 +428,9 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             if !group.is_empty() {
                 continue;
             }
-            let next_chore = state.next_chore();
+            let next_chore = state.next_chore(&self.options.group);
             tokio::select! {
-                received = self.source.receive(&mut events), if state.waiting.is_empty() => {
+                received = self.source.receive(&mut events), if state.has_room(&self.options.group) => {
                     self.take_in(state, received, &mut events)?;
                 }
                 joined = next_joined(&mut state.joining) => self.take_joined(state, joined?).await?,
@@ -477,7 +496,12 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         received: Result<(), Stop>,
         events: &mut Vec<Event>,
     ) -> Result<(), Stop> {
-        received?;
+        if let Err(stop) = received {
+            // The end of the source waits until everything before it is written, for it may be the same after every
+            // start. It is told again.
+            state.ended = true;
+            return if state.waiting.is_empty() { Err(stop) } else { Ok(()) };
+        }
         for event in events.drain(..) {
             match event {
                 // A slot that was moved forward by hand stands where it was before after a crash of the source. What
@@ -487,10 +511,21 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
                 Event::Transaction(transaction) => {
                     let received = state.frontier.received(transaction.commit(), transaction.end());
                     received.map_err(|e| Stop::internal(e.to_string()))?;
-                    state.waiting_bytes += transaction.size();
-                    state.waiting.push_back(transaction);
+                    state.wait(transaction);
                 }
-                Event::Reported { point, open } => state.frontier.reported(point, open),
+                Event::Held(prepare) => state.frontier.hold(prepare),
+                Event::Settled { prepare, end } => state.frontier.release(prepare, end),
+                Event::Prepared(_) | Event::CommitPrepared(_) | Event::RollbackPrepared(_) => {
+                    let what = "the destination cannot take in transactions that are prepared".to_owned();
+                    let hint = "Have them delivered when they commit: TwoPhase::AtCommit.".to_owned();
+                    return Err(Reason::Unsupported { what, hint }.into());
+                }
+                Event::Reported { point, open, sending } => {
+                    state.frontier.reported(point, open);
+                    if !sending {
+                        state.frontier.sent(point);
+                    }
+                }
             }
         }
         Ok(())
@@ -567,6 +602,7 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         let acknowledged = state.frontier.acknowledge();
         if let Some(position) = acknowledged {
             self.source.acknowledge(position);
+            self.destination.acknowledged(position.position());
         }
         let reported = state.frontier.reported_point();
         let passed = state.joining.is_none()
@@ -625,10 +661,14 @@ async fn next_joined(joining: &mut Option<Joining>) -> Result<Joined, Stop> {
 /// The state of one streaming session.
 struct Flowing {
     frontier: Frontier,
-    /// Received and not handed over.
-    waiting: VecDeque<Transaction>,
+    /// Received and not handed over, and when.
+    waiting: VecDeque<(Instant, Transaction)>,
     /// Their encoded changes.
     waiting_bytes: u64,
+    /// How many those are.
+    waiting_changes: u64,
+    /// Nothing more comes from the source.
+    ended: bool,
     /// Where the flow began.
     boundary: Boundary,
     timeline: Timeline,
@@ -659,17 +699,44 @@ impl Flowing {
         }
     }
 
+    /// A transaction has been received.
+    fn wait(&mut self, transaction: Transaction) {
+        self.waiting_bytes += transaction.size();
+        self.waiting_changes += transaction.change_count();
+        self.waiting.push_back((Instant::now(), transaction));
+    }
+
+    /// Whether what is waiting is to be written now: it is a group's worth, it has waited long enough, or nothing that
+    /// could join it will come.
+    fn is_due(&self, limits: &GroupLimits) -> bool {
+        let (Some((arrived, first)), Some((_, last))) = (self.waiting.front(), self.waiting.back()) else {
+            return false;
+        };
+        let reaches_until = self
+            .until
+            .is_some_and(|until| until.precedes(last.commit()) || self.frontier.reported_point() >= Some(until));
+        self.ended
+            || reaches_until
+            || self.waiting.len() >= limits.transactions
+            || self.waiting_bytes >= limits.bytes
+            || self.waiting_changes >= limits.changes
+            || last.end().0.bytes_since(first.commit().0) >= limits.wal_span
+            || arrived.elapsed() >= limits.delay
+    }
+
     /// As many whole transactions as are waiting, within bounds, none at or behind the stop position, and none that has
     /// to wait for a copy, nor what is behind it.
     fn next_group(&mut self, limits: &GroupLimits) -> Result<Vec<Transaction>, Stop> {
         let (mut count, mut bytes, mut changes) = (0, 0, 0);
-        for transaction in self.waiting.iter().take(limits.transactions) {
+        let first = self.waiting.front().map(|(_, transaction)| transaction.commit());
+        for (_, transaction) in self.waiting.iter().take(limits.transactions) {
             if self.until.is_some_and(|until| until.precedes(transaction.commit())) {
                 break;
             }
             bytes += transaction.size();
             changes += transaction.change_count();
-            if count > 0 && (bytes > limits.bytes || changes > limits.changes) {
+            let span = first.map_or(0, |first| transaction.end().0.bytes_since(first.0));
+            if count > 0 && (bytes > limits.bytes || changes > limits.changes || span > limits.wal_span) {
                 break;
             }
             if let Some(joining) = &mut self.joining
@@ -679,19 +746,27 @@ impl Flowing {
             }
             count += 1;
         }
-        let group: Vec<Transaction> = self.waiting.drain(..count).collect();
+        let group: Vec<Transaction> = self.waiting.drain(..count).map(|(_, transaction)| transaction).collect();
         self.waiting_bytes -= group.iter().map(Transaction::size).sum::<u64>();
+        self.waiting_changes -= group.iter().map(Transaction::change_count).sum::<u64>();
         Ok(group)
     }
 
     /// Whether less than a group is waiting.
     fn has_room(&self, limits: &GroupLimits) -> bool {
-        self.waiting.len() < limits.transactions && self.waiting_bytes < limits.bytes
+        (self.waiting.is_empty() || !self.ended)
+            && self.waiting.len() < limits.transactions
+            && self.waiting_bytes < limits.bytes
     }
 
     /// When something is due though nothing arrives.
-    fn next_chore(&self) -> Instant {
-        let next = self.idle_at.min(self.ask_at);
+    fn next_chore(&self, limits: &GroupLimits) -> Instant {
+        let mut next = self.idle_at.min(self.ask_at);
+        if let Some((arrived, _)) = self.waiting.front()
+            && let Some(due) = arrived.checked_add(limits.delay).filter(|due| *due > Instant::now())
+        {
+            next = next.min(due);
+        }
         if self.frontier.settled() { next } else { next.min(self.durable_at) }
     }
 }

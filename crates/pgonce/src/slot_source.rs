@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_postgres::Client;
 
-use crate::assemble::SpillSettings;
+use crate::assemble::{Assembler, SpillSettings, TwoPhase, prepare_directory};
 use crate::attestation::{self, Attestation, Claim};
 use crate::catalog::{self, SlotState};
 use crate::connect::{ConnectionSettings, SqlConnection, connect_sql};
@@ -32,7 +32,11 @@ pub struct SlotSettings {
     /// Patterns of the tables for which the (single) publication is made on the first start if it does not exist.
     /// `None`: the publications are an admin's and must exist.
     pub create_publication: Option<Vec<String>>,
-    /// When a transaction in assembly goes to disk.
+    /// Whether transactions are sent while they are in progress.
+    pub streaming: Streaming,
+    /// What becomes of prepared transactions.
+    pub two_phase: TwoPhase,
+    /// When transactions in assembly go to disk.
     pub spill: SpillSettings,
     /// Bytes of assembled transactions that may wait for the sink before the socket is left unread.
     pub queue_bytes: usize,
@@ -46,10 +50,24 @@ impl SlotSettings {
             slot: slot.into(),
             publications,
             create_publication: None,
+            streaming: Streaming::default(),
+            two_phase: TwoPhase::default(),
             spill: SpillSettings::default(),
             queue_bytes: 32 << 20,
         }
     }
+}
+
+/// Whether the source sends transactions that outgrow its `logical_decoding_work_mem` while they are in progress. They
+/// are delivered when they commit, either way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Streaming {
+    /// When they commit: the source keeps them on its disk until then. What is rolled back is not sent.
+    Off,
+    /// As they grow: at their commit most of them is here already, and the source keeps no copy. What is rolled back
+    /// was sent in vain.
+    #[default]
+    On,
 }
 
 /// A replication slot of a PostgreSQL server, read through pgoutput.
@@ -166,6 +184,13 @@ impl Source for SlotSource {
         let sql = connect_sql(&connection, "source").await.map_err(|e| e.into_stop(Side::Source))?;
         replication.assert_same_server(&sql.client).await?;
         let server_version = SlotSource::check_server(&sql.client).await?;
+        if self.settings.two_phase == TwoPhase::Seen && server_version < 150_000 {
+            let what = "PostgreSQL 14 cannot send transactions when they are prepared".to_owned();
+            let hint =
+                "Have them delivered when they commit (TwoPhase::AtCommit), or read from PostgreSQL 15 or later."
+                    .to_owned();
+            return Err(Reason::Unsupported { what, hint }.into());
+        }
         let query = "SELECT pg_catalog.current_database()::text";
         let row = sql.client.query_one(query, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
         let identity = SourceIdentity {
@@ -218,7 +243,7 @@ impl Source for SlotSource {
             return Ok(Begun { boundary: Boundary(confirmed), snapshot: None });
         }
         let mut exporter = ReplicationSession::open(&connection).await?;
-        let created = exporter.create_slot(&settings.slot, false).await?;
+        let created = exporter.create_slot(&settings.slot, false, settings.two_phase == TwoPhase::Seen).await?;
         let boundary = created.consistent_point;
         if start == StartMode::GoForward {
             self.warnings.push(format!(
@@ -261,10 +286,15 @@ impl Source for SlotSource {
         let history = replication.timeline_history(session.identity.timeline).await?;
         resume::timeline(stored.position(), &session.identity, &history)?;
         resume::slot(stored, &settings.slot, state.as_ref())?;
+        let spill = &settings.spill.directory;
+        prepare_directory(spill)
+            .map_err(|e| Reason::LocalFile { path: spill.display().to_string(), what: e.to_string() })?;
         let options = StartOptions {
             slot: &settings.slot,
             publications: &settings.publications,
             server_version: session.identity.server_version,
+            streaming: settings.streaming == Streaming::On,
+            two_phase: settings.two_phase == TwoPhase::Seen,
         };
         let wal_sender_timeout = wal_sender_timeout(&session.sql.client).await?;
         let streaming = match replication.start(&options).await {
@@ -286,7 +316,9 @@ impl Source for SlotSource {
             streaming,
             ReceiverSettings {
                 slot: settings.slot,
-                spill: settings.spill,
+                assembler: Assembler::new(settings.spill)
+                    .with_two_phase(settings.two_phase)
+                    .with_applied(stored.position().boundary),
                 queue_bytes: settings.queue_bytes,
                 wal_sender_timeout,
                 silence_max: silence_max(wal_sender_timeout),
@@ -369,8 +401,8 @@ impl SlotSource {
                         }
                         watch.received(transaction.end().0);
                     }
-                    Event::Reported { point, open: false } => watch.received(point.0),
-                    Event::Reported { open: true, .. } => {}
+                    Event::Reported { point, sending: false, .. } => watch.received(point.0),
+                    _ => {}
                 }
             }
         });

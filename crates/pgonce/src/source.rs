@@ -2,9 +2,10 @@
 
 use std::future::Future;
 
+use crate::assemble::{Assembled, Assembler, CommitPrepared, PreparedTransaction, RollbackPrepared};
 pub use crate::flow::SourceIdentity;
 use crate::flow::{Binding, StartMode, StoredFlow};
-use crate::position::{Boundary, Durable};
+use crate::position::{Boundary, Durable, EndLsn};
 use crate::published::Published;
 use crate::snapshot::{Snapshot, Snapshots};
 use crate::stop::Stop;
@@ -87,16 +88,76 @@ pub struct Begun {
     pub snapshot: Option<Snapshot>,
 }
 
-/// What arrives from a source.
+/// What arrives from a source, in the order of the source's log.
 #[derive(Debug)]
 pub enum Event {
     /// A whole committed transaction.
     Transaction(Transaction),
+    /// A transaction is prepared, and its source keeps it until it is settled. While nothing behind this point is
+    /// acknowledged, it comes again after a reconnect.
+    Held(Boundary),
+    /// The transaction that was held since `prepare` is settled. If it committed, the event before this one delivers
+    /// it (unless nothing of it is published).
+    Settled {
+        /// See [`Held`](Event::Held).
+        prepare: Boundary,
+        /// Where its commit record ends; none if it was rolled back.
+        end: Option<EndLsn>,
+    },
+    /// A transaction is prepared. Only with [`TwoPhase::Seen`](crate::assemble::TwoPhase::Seen), as the next two are.
+    Prepared(Box<PreparedTransaction>),
+    /// A prepared transaction has committed.
+    CommitPrepared(CommitPrepared),
+    /// A prepared transaction was rolled back.
+    RollbackPrepared(RollbackPrepared),
     /// The source has sent everything below this point.
     Reported {
         /// The point.
         point: Boundary,
-        /// Whether a transaction lies open below it.
+        /// Whether a transaction lies open below it: it is being sent, is in progress and streamed, or is prepared and
+        /// not settled.
         open: bool,
+        /// Whether one is just being sent. If not, every transaction that commits below the point has been sent.
+        sending: bool,
     },
+}
+
+impl Event {
+    /// What the assembler has brought to an end, as events.
+    pub(crate) fn of(assembled: Assembled, assembler: &Assembler, events: &mut Vec<Event>) {
+        let event = match assembled {
+            Assembled::Nothing | Assembled::Message(_) => return,
+            Assembled::Transaction(transaction) => Event::Transaction(transaction),
+            // It is all sent, and so is everything before its end.
+            Assembled::Empty(end) => Event::reported(end.as_boundary(), assembler),
+            Assembled::Held(prepare) => Event::Held(prepare),
+            Assembled::Settled { prepare, end, transaction } => {
+                let empty = end.filter(|_| transaction.is_none());
+                events.extend(transaction.map(Event::Transaction));
+                events.push(Event::Settled { prepare, end });
+                match empty {
+                    Some(end) => Event::reported(end.as_boundary(), assembler),
+                    None => return,
+                }
+            }
+            Assembled::Prepared(prepared) => Event::Prepared(prepared),
+            Assembled::CommitPrepared(settled) => Event::CommitPrepared(settled),
+            Assembled::RollbackPrepared(settled) => Event::RollbackPrepared(settled),
+        };
+        events.push(event);
+    }
+
+    /// The source has sent everything below this point.
+    pub(crate) fn reported(point: Boundary, assembler: &Assembler) -> Event {
+        Event::Reported { point, open: assembler.is_open(), sending: assembler.is_sending() }
+    }
+
+    /// Bytes that it takes in memory, about.
+    pub(crate) fn in_memory(&self) -> usize {
+        match self {
+            Event::Transaction(transaction) => 256 + transaction.in_memory(),
+            Event::Prepared(prepared) => 256 + prepared.in_memory(),
+            _ => 0,
+        }
+    }
 }

@@ -62,6 +62,10 @@ impl fmt::Display for ServerFault {
     }
 }
 
+fn large_row(row: Option<&(String, u64)>) -> String {
+    row.map_or(String::new(), |(table, bytes)| format!(", with a row of {bytes} bytes in table {table}"))
+}
+
 fn identified_by(key: &[String]) -> String {
     if key.is_empty() { String::new() } else { format!("(identified by {})", key.join(", ")) }
 }
@@ -95,6 +99,24 @@ pub enum Reason {
         side: Side,
         /// What the server said.
         fault: ServerFault,
+    },
+    /// A program's sink says that it cannot go on for now.
+    #[error("the sink cannot go on for now: {what}")]
+    SinkBusy {
+        /// In the sink's words.
+        what: String,
+    },
+    /// A program's sink has failed, and says that it will not pass.
+    #[error("the sink failed: {what}")]
+    SinkFailed {
+        /// In the sink's words.
+        what: String,
+    },
+    /// A program's sink refuses the source, the position or a change of the schema.
+    #[error("the sink refuses: {what}")]
+    SinkRefused {
+        /// In the sink's words.
+        what: String,
     },
     /// Another process holds the slot, most often our own previous session, whose walsender has not noticed yet.
     #[error("slot {slot} is held by the server process with PID {pid}")]
@@ -283,6 +305,24 @@ pub enum Reason {
         /// The operating system's error.
         what: String,
     },
+    /// Open transactions take more of the local disk than is allowed.
+    #[error(
+        "open transactions would take more than {bound} bytes of disk: {assembling} bytes are there, and transaction \
+         {xid} has {size} bytes of changes so far{}",
+        large_row(row.as_ref())
+    )]
+    SpillFull {
+        /// The transaction that has most.
+        xid: u32,
+        /// Bytes of its changes, on disk and in memory.
+        size: u64,
+        /// The row of it that is too large by itself, if there is one: its table, schema-qualified, and its bytes.
+        row: Option<(String, u64)>,
+        /// Bytes that all of them have on disk.
+        assembling: u64,
+        /// The bound.
+        bound: u64,
+    },
     /// What was asked for cannot be done with what was composed or configured.
     #[error("{what}")]
     Unsupported {
@@ -330,7 +370,7 @@ impl Family {
     pub fn of(code: &str) -> Option<Family> {
         Some(match code {
             "unsupported" | "map_changed" => Family::Usage,
-            "connection" | "busy" | "connection_refused" => Family::Connection,
+            "connection" | "busy" | "sink_busy" | "connection_refused" => Family::Connection,
             "data_gap" | "slot_lost" => Family::Gap,
             "checkpoint_unreadable" | "source_changed" | "timeline_diverged" => Family::Identity,
             "slot_in_use"
@@ -339,10 +379,10 @@ impl Family {
             | "publication_changed"
             | "source_not_ready"
             | "table_joined" => Family::Source,
-            "transaction_failed" | "row_conflict" | "redelivery_conflict" => Family::Apply,
-            "target_not_ready" | "schema_mismatch" | "target_not_empty" => Family::Target,
+            "transaction_failed" | "row_conflict" | "redelivery_conflict" | "sink_failed" => Family::Apply,
+            "target_not_ready" | "schema_mismatch" | "target_not_empty" | "sink_refused" => Family::Target,
             "fenced" => Family::Fenced,
-            "local_file" => Family::Local,
+            "local_file" | "spill_full" => Family::Local,
             "protocol" | "internal" => Family::Internal,
             _ => return None,
         })
@@ -387,6 +427,9 @@ impl Reason {
         match self {
             Reason::Connection { .. } => ("connection", true, F::Connection),
             Reason::Busy { .. } => ("busy", true, F::Connection),
+            Reason::SinkBusy { .. } => ("sink_busy", true, F::Connection),
+            Reason::SinkFailed { .. } => ("sink_failed", false, F::Apply),
+            Reason::SinkRefused { .. } => ("sink_refused", false, F::Target),
             Reason::SlotInUse { .. } => ("slot_in_use", true, F::Source),
             Reason::ConnectionRefused { .. } => ("connection_refused", false, F::Connection),
             Reason::DataGap { .. } => ("data_gap", false, F::Gap),
@@ -409,6 +452,7 @@ impl Reason {
             Reason::Fenced { .. } => ("fenced", false, F::Fenced),
             Reason::Protocol { .. } => ("protocol", false, F::Internal),
             Reason::LocalFile { .. } => ("local_file", false, F::Local),
+            Reason::SpillFull { .. } => ("spill_full", false, F::Local),
             Reason::Unsupported { .. } => ("unsupported", false, F::Usage),
             Reason::Internal { .. } => ("internal", false, F::Internal),
         }
@@ -433,6 +477,18 @@ impl Reason {
                 holds locks: \
                  SELECT pid, state, query FROM pg_stat_activity WHERE wait_event_type = 'Lock';"
             ),
+            Reason::SinkBusy { .. } => {
+                "The flow tries again by itself. If this lasts, look at what the program's sink \
+                 writes to: its own log has more."
+                    .to_owned()
+            }
+            Reason::SinkFailed { .. } => "Everything before this batch is persisted, and nothing of it is \
+                 acknowledged. Mend what the program's sink writes to (its own log has more), then start the program \
+                 again: it takes the flow up at this batch."
+                .to_owned(),
+            Reason::SinkRefused { .. } => "The program's sink decides this, and will again after a restart. Change \
+                 the source's URL, or what the sink accepts."
+                .to_owned(),
             Reason::SlotInUse { pid, .. } => format!(
                 "The flow tries again by itself; a walsender whose client has died goes within \
                 wal_sender_timeout. If another \
@@ -509,6 +565,12 @@ impl Reason {
             another with \
                  --data-dir."
                 .to_owned(),
+            Reason::SpillFull { xid, .. } => format!(
+                "Nothing of it has been applied, and everything before it has. Where the disk has room: \
+                 `pgonce run --spill-disk 200GB` (or `spill.disk` in the file, and `data_dir` to place it). Whether the \
+                 transaction is still open, on the source: SELECT pid, usename, application_name, state, xact_start \
+                 FROM pg_stat_activity WHERE backend_xid = '{xid}';"
+            ),
             Reason::Internal { .. } => "This is a defect of pgonce: please report it. Nothing was acknowledged \
             that was not \
                  applied; `pgonce run` takes the flow up where it stopped."

@@ -20,13 +20,14 @@ pub struct Transaction {
     pub(crate) commit: CommitLsn,
     pub(crate) end: EndLsn,
     pub(crate) commit_time: PgTime,
+    pub(crate) gid: Option<Arc<str>>,
     pub(crate) origin: Option<Arc<str>>,
     pub(crate) change_count: u64,
     /// OIDs of relations that were truncated.
     pub(crate) truncated: Arc<[u32]>,
     pub(crate) digest: Digest,
     pub(crate) body: Body,
-    /// The relations known when the transaction began.
+    /// The relations known when the transaction began. None in one that was streamed: it describes what it uses.
     pub(crate) relations: Relations,
     /// Relations described inside the transaction, each with the number of changes before it.
     pub(crate) described: Arc<[(u64, Arc<Relation>)]>,
@@ -53,6 +54,11 @@ impl Transaction {
         self.commit_time
     }
 
+    /// The global identifier under which it was prepared, if it was and the slot knows of two phases.
+    pub fn gid(&self) -> Option<&str> {
+        self.gid.as_deref()
+    }
+
     /// The replication origin it was applied under on the source, if it came from elsewhere.
     pub fn origin(&self) -> Option<&str> {
         self.origin.as_deref()
@@ -63,7 +69,8 @@ impl Transaction {
         self.change_count
     }
 
-    /// A digest of the content, equal whenever the same server sends the same transaction for the same publications.
+    /// A digest of the content, equal whenever the same server sends the same transaction for the same publications:
+    /// whether it is streamed while in progress, prepared first, or sent as a whole.
     pub fn digest(&self) -> Digest {
         self.digest
     }

@@ -20,6 +20,10 @@ enum Step {
     Persist { mistaken: Option<u64> },
     /// The source end proves completeness up to somewhere around the last record.
     Attest { behind: bool, gap: u64 },
+    /// A transaction is prepared, `gap` bytes behind the last record.
+    Prepare { gap: u64 },
+    /// One that is prepared is settled.
+    Settle { which: usize, commits: bool },
     /// The connection is lost; the next session starts from what is stored.
     Reconnect,
 }
@@ -44,6 +48,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0u64..4, prop::bool::weighted(0.3)).prop_map(|(gap, open)| Step::Report { gap, open }),
         2 => prop::option::weighted(0.2, 0u64..300).prop_map(|mistaken| Step::Persist { mistaken }),
         3 => (any::<bool>(), 0u64..5).prop_map(|(behind, gap)| Step::Attest { behind, gap }),
+        2 => (0u64..3).prop_map(|gap| Step::Prepare { gap }),
+        2 => (0usize..4, prop::bool::weighted(0.8)).prop_map(|(which, commits)| Step::Settle { which, commits }),
         1 => Just(Step::Reconnect),
     ]
 }
@@ -56,10 +62,21 @@ struct Sent {
     durable: bool,
 }
 
+/// A prepared transaction that was not rolled back.
+#[derive(Clone, Copy, Debug)]
+struct Prepared {
+    at: u64,
+    /// Which of the transactions that were sent it became.
+    settled: Option<usize>,
+    /// Whether this session has been told.
+    held: bool,
+}
+
 /// The model: every transaction that was ever sent, and what is true of it.
 #[derive(Debug, Default)]
 struct World {
     sent: Vec<Sent>,
+    prepared: Vec<Prepared>,
     /// How many of `sent` this session has delivered.
     received: usize,
     /// Where the next record can start.
@@ -68,6 +85,8 @@ struct World {
     persisted: u64,
     attested: u64,
     acknowledged: u64,
+    /// Where the session began.
+    resent_from: u64,
 }
 
 const START: u64 = 10;
@@ -99,6 +118,10 @@ impl World {
             let compared = index < self.received && t.handed_over;
             assert!(t.commit >= position || compared, "acknowledged {position} over {t:?}, not sent again yet");
         }
+        for p in &self.prepared {
+            let safe = p.settled.is_some_and(|index| self.sent[index].end <= self.stored());
+            assert!(safe || position <= p.at, "acknowledged {position} over {p:?}, which will be sent no more");
+        }
         assert!(position <= self.attested, "acknowledged {position}, attested {}", self.attested);
         assert!(
             position <= self.stored(),
@@ -109,9 +132,22 @@ impl World {
     }
 
     fn deliver(&mut self, frontier: &mut Frontier) {
-        let t = self.sent[self.received];
+        let (index, t) = (self.received, self.sent[self.received]);
+        self.prepares_below(t.commit, frontier);
         self.received += 1;
         frontier.received(CommitLsn(Lsn(t.commit)), EndLsn(Lsn(t.end))).unwrap();
+        if let Some(p) = self.prepared.iter().find(|p| p.settled == Some(index) && p.held) {
+            frontier.release(boundary(p.at), Some(EndLsn(Lsn(t.end))));
+        }
+    }
+
+    /// The session is told of what was prepared up to there. What was acknowledged away is not sent again.
+    fn prepares_below(&mut self, point: u64, frontier: &mut Frontier) {
+        let from = self.resent_from;
+        for p in self.prepared.iter_mut().filter(|p| !p.held && p.at < point && p.at >= from) {
+            p.held = true;
+            frontier.hold(boundary(p.at));
+        }
     }
 
     fn step(&mut self, step: &Step, frontier: &mut Frontier) {
@@ -151,6 +187,8 @@ impl World {
             }
             Step::Report { gap, open } if caught_up => {
                 self.wal += gap;
+                self.prepares_below(self.wal, frontier);
+                let open = open || self.prepared.iter().any(|p| p.settled.is_none());
                 if !open {
                     self.reported = self.reported.max(self.wal);
                 }
@@ -177,8 +215,32 @@ impl World {
                 self.attested = self.attested.max(at);
                 frontier.attested(boundary(at));
             }
+            Step::Prepare { gap } if caught_up => {
+                let at = self.wal + gap;
+                self.wal = at + 1;
+                self.prepared.push(Prepared { at, settled: None, held: false });
+                self.prepares_below(self.wal, frontier);
+            }
+            Step::Settle { which, commits } if caught_up => {
+                self.prepares_below(self.wal, frontier);
+                let open: Vec<usize> =
+                    (0..self.prepared.len()).filter(|&index| self.prepared[index].settled.is_none()).collect();
+                let Some(&index) = open.get(which % open.len().max(1)) else { return };
+                if commits {
+                    self.prepared[index].settled = Some(self.sent.len());
+                    let (commit, end) = (self.wal, self.wal + 2);
+                    self.wal = end;
+                    self.sent.push(Sent { commit, end, handed_over: false, durable: false });
+                    self.deliver(frontier);
+                } else {
+                    frontier.release(boundary(self.prepared.remove(index).at), None);
+                }
+            }
+            Step::Prepare { .. } | Step::Settle { .. } => {}
             Step::Reconnect => {
                 let resent_from = self.acknowledged.max(START);
+                self.resent_from = resent_from;
+                self.prepared.iter_mut().for_each(|p| p.held = false);
                 self.received = self.sent.partition_point(|t| t.commit < resent_from);
                 for (index, t) in self.sent.iter_mut().enumerate() {
                     t.handed_over = index < self.received;
@@ -202,6 +264,10 @@ fn run(steps: &[Step]) {
     while world.received < world.sent.len() {
         world.deliver(&mut frontier);
     }
+    for p in world.prepared.iter().filter(|p| p.settled.is_none() && p.held) {
+        frontier.release(boundary(p.at), None);
+    }
+    world.prepared.retain(|p| p.settled.is_some());
     world.attested = u64::MAX;
     frontier.attested(boundary(u64::MAX));
     for t in &mut world.sent {
@@ -284,4 +350,31 @@ fn drained_is_said_only_of_what_is_durable_and_passed() {
     transaction(&mut frontier, 30, 35);
     assert!(frontier.drained(boundary(30)), "a commit record that starts at the boundary is behind it");
     assert!(!frontier.drained(boundary(31)));
+}
+
+#[test]
+fn a26_nothing_is_acknowledged_behind_a_prepare_before_its_commit_is_durable() {
+    let mut frontier = Frontier::new(None, Some(boundary(10)));
+    frontier.attested(boundary(1000));
+    let durable = |frontier: &mut Frontier, commit: u64, end: u64| {
+        frontier.handed_over(CommitLsn(Lsn(commit)));
+        frontier.made_durable(EndLsn(Lsn(end)));
+    };
+    frontier.hold(boundary(20));
+    frontier.hold(boundary(30));
+    transaction(&mut frontier, 40, 45);
+    durable(&mut frontier, 40, 45);
+    assert_eq!(frontier.acknowledge().map(|d| d.position()), Some(boundary(20)));
+    frontier.reported(boundary(50), true);
+    frontier.sent(boundary(50));
+    assert_eq!((frontier.idle_candidate(), frontier.acknowledge()), (None, None));
+    assert!(frontier.drained(boundary(50)), "what is open commits behind it");
+    // The first one commits. Before that is durable it may have to come again.
+    transaction(&mut frontier, 60, 65);
+    frontier.release(boundary(20), Some(EndLsn(Lsn(65))));
+    assert_eq!(frontier.acknowledge(), None);
+    durable(&mut frontier, 60, 65);
+    assert_eq!(frontier.acknowledge().map(|d| d.position()), Some(boundary(30)));
+    frontier.release(boundary(30), None);
+    assert_eq!(frontier.acknowledge().map(|d| d.position()), Some(boundary(65)));
 }

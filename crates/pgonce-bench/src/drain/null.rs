@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use pgonce::connect::{ConnectionSettings, Environment};
 use pgonce::destination::{Binding, Destination, IdlePoint, NoLoader, StartMode, Stored, Written, no_copy};
 use pgonce::flow::SourceIdentity;
-use pgonce::guarantee::Guarantee;
+use pgonce::guarantee::EffectOnce;
 use pgonce::pipeline::{Pipeline, PipelineOptions};
 use pgonce::position::CommitLsn;
 use pgonce::slot_source::{SlotSettings, SlotSource};
@@ -46,8 +46,10 @@ struct NullSink {
 impl Destination for NullSink {
     type Loader = NoLoader;
 
-    fn guarantee(&self) -> Guarantee {
-        Guarantee::EffectOnce
+    type Mode = EffectOnce;
+
+    fn takes_copy(&self) -> bool {
+        false
     }
 
     async fn open(&mut self, _: &SourceIdentity) -> Result<Stored, Stop> {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use pgonce::assemble::SpillSettings;
-use pgonce::destination::{Destination, StartMode};
+use pgonce::destination::StartMode;
 use pgonce::partitions;
 use pgonce::pipeline::{Finished, Pipeline, PipelineOptions, Progress, Until};
 use pgonce::position::Lsn;
@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::block_on;
 use crate::config::flags::FlowOptions;
-use crate::config::{self, FlowConfig, Publish};
+use crate::config::{self, FlowConfig, Publish, SpillConfig};
 use crate::facts;
 use crate::failure::Failure;
 use crate::lock::DataDir;
@@ -107,7 +107,6 @@ async fn run(config: FlowConfig, arguments: &RunArguments, spill: PathBuf, outpu
     let shown = target.show_key.clone();
     let activity = target.activity.subscribe();
     let sink = PostgresTarget::new(target);
-    introduce(&config, &sink.guarantee().to_string(), output);
     let mut options = PipelineOptions::new(config.start);
     options.until = arguments.until;
     options.reseed.clone_from(&arguments.reseed);
@@ -116,6 +115,7 @@ async fn run(config: FlowConfig, arguments: &RunArguments, spill: PathBuf, outpu
         options.piece_bytes = bytes;
     }
     let mut pipeline = Pipeline::new(source, sink, options);
+    introduce(&config, &pipeline.guarantee().to_string(), output);
     let progress = pipeline.progress();
     let (tell, told) = watch::channel(false);
     let (waits, waited_for) = mpsc::unbounded_channel();
@@ -155,7 +155,9 @@ fn slot_settings(config: &FlowConfig, spill: PathBuf) -> SlotSettings {
         Publish::Ours { tables, .. } if tables.is_empty() => Some(vec!["*.*".to_owned()]),
         Publish::Ours { tables, .. } => Some(tables.clone()),
     };
-    settings.spill = SpillSettings { directory: spill, ..SpillSettings::default() };
+    settings.streaming = source.streaming;
+    let SpillConfig { memory, disk } = config.spill;
+    settings.spill = SpillSettings { memory, disk, directory: spill };
     settings
 }
 

@@ -3,6 +3,7 @@ use std::path::Path;
 use clap::{Args, Command, FromArgMatches};
 use pgonce::connect::Environment;
 use pgonce::destination::StartMode;
+use pgonce::slot_source::Streaming;
 use pgonce_target::SynchronousCommit;
 use serde_json::Value;
 
@@ -12,7 +13,7 @@ use super::keys::{Fallback, KEYS, Key};
 use super::raw::{ConfigError, Given, Place, Raw};
 use super::sample::sample;
 use super::schema::schema;
-use super::{FlowConfig, Publish, file, variables};
+use super::{FlowConfig, Publish, SpillConfig, file, variables};
 
 const URLS: &str =
     "source: {url: \"postgresql://ann:hidden@one/shop\"}\ntarget: {url: \"host=two user=ann dbname=shop\"}\n";
@@ -447,6 +448,34 @@ fn synchronous_commit_is_off_or_on() {
         with("local").unwrap_err().to_string(),
         "pgonce.yml:5:23: \"local\" is not a value of `target.synchronous_commit`"
     );
+}
+
+#[test]
+fn sizes_have_a_unit_and_streaming_is_on_unless_it_is_off() {
+    let with = |lines: &str| {
+        config(&format!("flow: shop\nsource: {{url: host=one user=u}}\ntarget: {{url: host=two user=u}}\n{lines}\n"))
+    };
+    let usual = with("").expect("valid");
+    assert_eq!(usual.spill, SpillConfig { memory: 32 << 20, disk: 64 << 30 });
+    assert_eq!(usual.source.streaming, Streaming::On);
+    let given = with("spill: {memory: 512kB, disk: 2TB}").expect("valid");
+    assert_eq!(given.spill, SpillConfig { memory: 512 << 10, disk: 2 << 40 });
+    for wrong in ["64", "MB", "64 MB", "64mb", "1.5GB", "-1MB", "99999999999TB"] {
+        let error = with(&format!("spill: {{disk: '{wrong}'}}")).unwrap_err();
+        assert_eq!(error.to_string(), format!("pgonce.yml:4:15: \"{wrong}\" is not a value of `spill.disk`"));
+        assert!(error.hint.contains("as in 64MB"), "{}", error.hint);
+    }
+    let off = validated(&flags(&[
+        "--flow",
+        "x",
+        "--source",
+        "host=a user=u",
+        "--target",
+        "host=b user=u",
+        "--streaming",
+        "off",
+    ]));
+    assert_eq!(off.expect("valid").source.streaming, Streaming::Off);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::queue::Queue;
 use super::reader_thread::ReaderThread;
 use super::rhythm::Rhythm;
 use super::session::{Streaming, broken, frame_stop, server_stop};
-use crate::assemble::{Assembled, Assembler, SpillSettings};
+use crate::assemble::Assembler;
 use crate::connect::frame::FrameReader;
 use crate::connect::{ServerError, Transport};
 use crate::position::{Boundary, Lsn};
@@ -30,10 +30,10 @@ pub(crate) struct Receiver {
 }
 
 /// Bounds of what waits between the socket and the sink.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct ReceiverSettings {
     pub(crate) slot: String,
-    pub(crate) spill: SpillSettings,
+    pub(crate) assembler: Assembler,
     pub(crate) queue_bytes: usize,
     pub(crate) wal_sender_timeout: Duration,
     pub(crate) silence_max: Duration,
@@ -48,7 +48,7 @@ impl Receiver {
         let reading = Reading {
             read: streaming.read,
             frames,
-            assembler: Assembler::new(settings.spill),
+            assembler: settings.assembler,
             slot: settings.slot,
             feedback: feedback.clone(),
             rhythm: Rhythm::new(),
@@ -112,6 +112,8 @@ impl Reading {
                 if let Err(stop) = taken {
                     return stop;
                 }
+                // Not while something is held back, which may be what takes the room.
+                self.assembler.wait_for_disk().await;
             }
             if let Some(pause) = pause {
                 // The whole thread sleeps, which is what it is there for: see `reader_thread`.
@@ -142,12 +144,11 @@ impl Reading {
             Some(open) if is_encoding(&state) => {
                 let table =
                     open.last_table.map_or(String::new(), |table| format!("; its last table was table {table}"));
+                let commit = open.commit.map_or(String::new(), |commit| format!(" with commit LSN {commit}"));
                 Reason::SourceNotReady {
                     what: format!(
-                        "transaction {} with commit LSN {} has a value that cannot be sent as UTF8: SQLSTATE {state} \
-                         ({}){table}",
+                        "transaction {}{commit} has a value that cannot be sent as UTF8: SQLSTATE {state} ({}){table}",
                         open.xid,
-                        open.commit,
                         condition(&state)
                     ),
                     hint: format!(
@@ -193,9 +194,7 @@ fn copy_data(
         [b'w', rest @ ..] if rest.len() >= 24 => {
             let sent = i64::from_be_bytes(rest[16..24].try_into().expect("eight bytes"));
             rhythm.message(sent, &rest[24..]);
-            if let Assembled::Transaction(transaction) = assembler.push(&rest[24..])? {
-                events.push(Event::Transaction(transaction));
-            }
+            Event::of(assembler.push(&rest[24..])?, assembler, events);
         }
         // Keepalive: end of what was sent, send time, and whether an answer is wanted at once.
         [b'k', rest @ ..] if rest.len() == 17 => {
@@ -206,7 +205,7 @@ fn copy_data(
             if let Some(Event::Reported { .. }) = events.last() {
                 events.pop();
             }
-            events.push(Event::Reported { point: Boundary(Lsn(point)), open: assembler.is_open() });
+            events.push(Event::reported(Boundary(Lsn(point)), assembler));
         }
         _ => return Err(broken("a CopyData message that is neither XLogData nor a keepalive")),
     }

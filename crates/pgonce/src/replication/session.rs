@@ -44,6 +44,10 @@ pub(crate) struct StartOptions<'a> {
     pub(crate) publications: &'a [String],
     /// `server_version_num`; decides the protocol version.
     pub(crate) server_version: u32,
+    /// Whether transactions are sent while they are in progress.
+    pub(crate) streaming: bool,
+    /// Whether prepared transactions are asked for. A slot that was made so sends them whatever is asked.
+    pub(crate) two_phase: bool,
 }
 
 type Fields = Vec<Option<Bytes>>;
@@ -113,10 +117,16 @@ impl ReplicationSession {
 
     /// Creates a logical slot with pgoutput and exports its snapshot, which lives until the next command or the
     /// session's end.
-    pub(crate) async fn create_slot(&mut self, slot: &str, temporary: bool) -> Result<CreatedSlot, Stop> {
+    pub(crate) async fn create_slot(
+        &mut self,
+        slot: &str,
+        temporary: bool,
+        two_phase: bool,
+    ) -> Result<CreatedSlot, Stop> {
         let temporary = if temporary { " TEMPORARY" } else { "" };
-        let command =
-            format!("CREATE_REPLICATION_SLOT {}{temporary} LOGICAL pgoutput EXPORT_SNAPSHOT", quote_ident(slot));
+        // The syntax with parentheses came with the option.
+        let options = if two_phase { "(SNAPSHOT 'export', TWO_PHASE)" } else { "EXPORT_SNAPSHOT" };
+        let command = format!("CREATE_REPLICATION_SLOT {}{temporary} LOGICAL pgoutput {options}", quote_ident(slot));
         let rows = self.command(&command).await?;
         let row = rows.first().ok_or_else(|| broken("CREATE_REPLICATION_SLOT returned no row"))?;
         let point = text(row, 1, "consistent_point")?;
@@ -136,8 +146,11 @@ impl ReplicationSession {
             _ => 1,
         };
         let publications: Vec<String> = options.publications.iter().map(|p| quote_ident(p)).collect();
+        let streaming = if options.streaming && protocol >= 2 { ", streaming 'on'" } else { "" };
+        let two_phase = if options.two_phase && protocol >= 3 { ", two_phase 'on'" } else { "" };
         let command = format!(
-            "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '{protocol}', publication_names {}, messages 'true')",
+            "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '{protocol}', publication_names {}, messages \
+             'true'{streaming}{two_phase})",
             quote_ident(options.slot),
             quote_literal(&publications.join(",")),
         );

@@ -8,7 +8,7 @@ use pgonce::connect::{ConnectionSettings, Environment};
 use pgonce::destination::{
     Binding, Destination, IdlePoint, Loader, StartMode, Stored, StoredFlow, StoredTable, Written,
 };
-use pgonce::guarantee::Guarantee;
+use pgonce::guarantee::EffectOnce;
 use pgonce::pgoutput::{Column, OldTuple, Tuple};
 use pgonce::piece::{CopyPlan, Format, Piece, Standing, TableCopy};
 use pgonce::pipeline::{Finished, Pipeline, PipelineOptions, Progress, Until};
@@ -107,9 +107,7 @@ impl Loader for MemorySink {
 impl Destination for MemorySink {
     type Loader = MemorySink;
 
-    fn guarantee(&self) -> Guarantee {
-        Guarantee::EffectOnce
-    }
+    type Mode = EffectOnce;
 
     async fn open(&mut self, source: &SourceIdentity) -> Result<Stored, Stop> {
         let mut memory = self.memory.lock().unwrap();
@@ -192,7 +190,7 @@ impl Destination for MemorySink {
     }
 }
 
-fn applied(transaction: &Transaction) -> Applied {
+pub fn applied(transaction: &Transaction) -> Applied {
     let mut changes = Vec::new();
     let mut pass = transaction.changes();
     while let Some(change) = pass.next().expect("changes read back") {
@@ -262,7 +260,11 @@ pub struct Running {
 
 impl Running {
     pub fn start(source: SlotSource, sink: &MemorySink, options: PipelineOptions) -> Running {
-        let mut pipeline = Pipeline::new(source, sink.clone(), options);
+        Running::with(source, sink.clone(), options)
+    }
+
+    pub fn with<D: Destination + 'static>(source: SlotSource, destination: D, options: PipelineOptions) -> Running {
+        let mut pipeline = Pipeline::new(source, destination, options);
         let (stop, stopped) = watch::channel(false);
         let progress = pipeline.progress();
         let task = tokio::spawn(async move { pipeline.run(stopped).await });
@@ -282,7 +284,10 @@ impl Running {
 
     /// Waits until it ends by itself.
     pub async fn ended(self) -> Result<Finished, Stop> {
-        tokio::time::timeout(Duration::from_secs(60), self.task).await.expect("the flow did not end").unwrap()
+        match tokio::time::timeout(Duration::from_secs(60), self.task).await {
+            Ok(ended) => ended.unwrap(),
+            Err(_) => panic!("the flow did not end: {:?}", *self.progress.borrow()),
+        }
     }
 }
 

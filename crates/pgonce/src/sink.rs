@@ -1,0 +1,239 @@
+//! What a program brings: a place for transactions to go.
+//!
+//! A [`Sink`] has one required method. It is not told of positions and returns none: what may be acknowledged to the
+//! source is computed by the [pipeline](crate::pipeline) alone. Where a flow stands is kept for it, in one of two ways:
+//!
+//! - a sink that can store a few bytes in the same atomic write as the data is an [`AtomicSink`], and its flow is
+//!   *effect-once*: [`Kept::effect_once`](crate::kept::Kept::effect_once);
+//! - any other sink gets a [`CheckpointStore`](crate::checkpoint_store::CheckpointStore), which is written after the
+//!   sink has persisted, and its flow is *at-least-once*, with a bound on what a crash repeats:
+//!   [`Kept::at_least_once`](crate::kept::Kept::at_least_once).
+
+use std::future::Future;
+use std::io;
+
+use crate::source::SourceIdentity;
+use crate::sql_error::stop_from_sql;
+use crate::stop::{Reason, Side, Stop};
+use crate::transaction::{ReadError, Transaction};
+
+/// Makes committed transactions durable.
+///
+/// In each session (and again after every fault that heals): [`accept_source`](Sink::accept_source), then
+/// [`write`](Sink::write) for each batch, in commit order, one at a time. After an error the session is over, and what
+/// was handed over and not persisted comes again in the next one.
+pub trait Sink: Send {
+    /// Makes a batch durable. `Ok` says that all of it is, and will be after a crash: what it held may be acknowledged
+    /// to the source, and does not come again. Whole transactions, in commit order, none of them empty of meaning: one
+    /// without changes says that the source has come so far.
+    ///
+    /// # Errors
+    ///
+    /// [`SinkError::transient`] for what passes by itself: the flow tries again, for ever, with growing pauses.
+    /// [`SinkError::permanent`] stops the flow.
+    fn write(&mut self, batch: &Batch<'_>) -> impl Future<Output = Result<(), SinkError>> + Send;
+
+    /// A session begins: with this source, before anything stored is read. A sink may refuse it, and drops what it
+    /// holds of an earlier session.
+    ///
+    /// # Errors
+    ///
+    /// [`SinkError::refused`] stops the flow before a position has been believed, and so does the next start.
+    fn accept_source(&mut self, source: &SourceIdentity) -> impl Future<Output = Result<(), SinkError>> + Send {
+        let _ = source;
+        async { Ok(()) }
+    }
+}
+
+/// A sink that stores where the flow stands in the same atomic write as the data.
+///
+/// Its [`write`](Sink::write) stores [`Batch::state`] together with the transactions: both, or, whatever is killed,
+/// neither. A batch without transactions holds state alone.
+pub trait AtomicSink: Sink {
+    /// The bytes that were stored last under this name ([`Record::name`]); `None` if there never were any.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps it from being certain. *Cannot be read* is not *was never there*: a flow that takes one for the
+    /// other begins anew over what it has written.
+    fn load(&mut self, name: &'static str) -> impl Future<Output = Result<Option<Vec<u8>>, SinkError>> + Send;
+}
+
+/// Transactions to make durable, and what is to be stored with them.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    pub(crate) transactions: &'a [Transaction],
+    pub(crate) state: State<'a>,
+}
+
+impl<'a> Batch<'a> {
+    /// Whole transactions, in commit order.
+    pub fn transactions(&self) -> &'a [Transaction] {
+        self.transactions
+    }
+
+    /// What an [`AtomicSink`] stores in the same write. Without records where a checkpoint store keeps it.
+    pub fn state(&self) -> State<'a> {
+        self.state
+    }
+}
+
+/// Where a flow stands, as bytes to store: a few named records, and a number that grows with each write.
+#[derive(Clone, Copy, Debug)]
+pub struct State<'a> {
+    pub(crate) flow: &'a str,
+    pub(crate) records: &'a [Record],
+    pub(crate) version: u64,
+    pub(crate) replaces: u64,
+}
+
+impl<'a> State<'a> {
+    /// The flow's name. What is stored of one flow is nothing to another one.
+    pub fn flow(&self) -> &'a str {
+        self.flow
+    }
+
+    /// The records that have changed. Each takes the place of what is stored under its name.
+    pub fn records(&self) -> &'a [Record] {
+        self.records
+    }
+
+    /// The number of this state.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The number of the state that it follows; 0 for the first one.
+    ///
+    /// A store that can compare it with the number that it holds, in the same atomic write, and reports
+    /// [`SinkError::fenced`] where they differ, keeps an older process from writing after a newer one has begun.
+    pub fn replaces(&self) -> u64 {
+        self.replaces
+    }
+}
+
+/// A named piece of what is stored of a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub(crate) name: &'static str,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Record {
+    /// Its name: one of a few, in lower case.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Its content: UTF-8 text with a checksum, of some hundred bytes to some hundred kilobytes. It holds positions and
+    /// names, and no row value.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Why a sink, or a checkpoint store, could not do what it was asked to.
+///
+/// It holds no text but the program's own literals: an error message of a library may quote a row, and what is said
+/// here goes to logs and reports. Log the rest where it happens, if it may be logged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(transparent)]
+pub struct SinkError(Stop);
+
+impl SinkError {
+    /// Something that passes by itself. `what` completes the sentence "the sink cannot go on for now: ...".
+    pub fn transient(what: &'static str) -> SinkError {
+        SinkError(Reason::SinkBusy { what: what.to_owned() }.into())
+    }
+
+    /// Something that does not: the flow stops. `what` completes the sentence "the sink failed: ...".
+    pub fn permanent(what: &'static str) -> SinkError {
+        SinkError(Reason::SinkFailed { what: what.to_owned() }.into())
+    }
+
+    /// The sink will have nothing of this source, this position or this change.
+    pub fn refused(what: &'static str) -> SinkError {
+        SinkError(Reason::SinkRefused { what: what.to_owned() }.into())
+    }
+
+    /// Another process has taken the flow over.
+    pub fn fenced(flow: &str) -> SinkError {
+        SinkError(Reason::Fenced { flow: flow.to_owned(), holder: "another process".to_owned() }.into())
+    }
+
+    /// A file that could not be read or written.
+    pub fn file(path: &std::path::Path, error: &io::Error) -> SinkError {
+        if passes(error.kind()) {
+            let what = format!("{}: {}", path.display(), error.kind());
+            return SinkError(Reason::SinkBusy { what }.into());
+        }
+        SinkError(Reason::LocalFile { path: path.display().to_string(), what: error.kind().to_string() }.into())
+    }
+
+    /// The reason, as the flow reports it.
+    pub fn reason(&self) -> &Reason {
+        self.0.reason()
+    }
+}
+
+/// By its kind; its text is not repeated.
+impl From<io::Error> for SinkError {
+    fn from(error: io::Error) -> SinkError {
+        let what = error.kind().to_string();
+        if passes(error.kind()) {
+            SinkError(Reason::SinkBusy { what }.into())
+        } else {
+            SinkError(Reason::SinkFailed { what }.into())
+        }
+    }
+}
+
+/// By its SQLSTATE; its texts are not repeated.
+impl From<tokio_postgres::Error> for SinkError {
+    fn from(error: tokio_postgres::Error) -> SinkError {
+        SinkError(stop_from_sql(Side::Target, &error))
+    }
+}
+
+impl From<ReadError> for SinkError {
+    fn from(error: ReadError) -> SinkError {
+        SinkError(error.into())
+    }
+}
+
+impl From<SinkError> for Stop {
+    fn from(error: SinkError) -> Stop {
+        error.0
+    }
+}
+
+impl From<Stop> for SinkError {
+    fn from(stop: Stop) -> SinkError {
+        SinkError(stop)
+    }
+}
+
+fn passes(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind as K;
+    matches!(
+        kind,
+        K::ConnectionRefused
+            | K::ConnectionReset
+            | K::ConnectionAborted
+            | K::NotConnected
+            | K::BrokenPipe
+            | K::TimedOut
+            | K::Interrupted
+            | K::WouldBlock
+            | K::HostUnreachable
+            | K::NetworkUnreachable
+            | K::NetworkDown
+            | K::AddrNotAvailable
+            | K::ResourceBusy
+            | K::StorageFull
+            | K::QuotaExceeded
+            | K::StaleNetworkFileHandle
+            | K::OutOfMemory
+            | K::UnexpectedEof
+    )
+}

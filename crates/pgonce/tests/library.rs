@@ -1,0 +1,231 @@
+//! A program's sink on real servers, in both guarantee modes.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::*;
+use pgonce::checkpoint_store::{FileStore, PostgresStore};
+use pgonce::destination::{Destination, StartMode};
+use pgonce::guarantee::{Guarantee, Repeat};
+use pgonce::kept::Kept;
+use pgonce::pipeline::{Finished, GroupLimits, Pipeline, PipelineOptions, Until};
+use pgonce::sink::{AtomicSink, Batch, Sink, SinkError};
+use pgonce::source::SourceIdentity;
+use pgonce_testkit::Cluster;
+use tokio_postgres::Client;
+
+/// What has been persisted: it outlives every session.
+#[derive(Debug, Default)]
+struct Persisted {
+    /// The changes of each transaction, and the size of the batches.
+    transactions: Vec<Vec<String>>,
+    batches: Vec<usize>,
+    records: BTreeMap<&'static str, Vec<u8>>,
+    version: u64,
+    sessions: u32,
+    /// Fails so many writes, before or after it has persisted them.
+    fail_before: u32,
+    fail_after: u32,
+    refuses: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Memory(Arc<Mutex<Persisted>>);
+
+impl Memory {
+    fn changes(&self) -> Vec<String> {
+        self.0.lock().unwrap().transactions.concat()
+    }
+
+    fn set<T>(&self, set: impl FnOnce(&mut Persisted) -> T) -> T {
+        set(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Sink for Memory {
+    async fn write(&mut self, batch: &Batch<'_>) -> Result<(), SinkError> {
+        let mut persisted = self.0.lock().unwrap();
+        if persisted.fail_before > 0 {
+            persisted.fail_before -= 1;
+            return Err(SinkError::transient("told to fail before"));
+        }
+        let state = batch.state();
+        if !state.records().is_empty() {
+            if persisted.version != state.replaces() {
+                return Err(SinkError::fenced(state.flow()));
+            }
+            persisted.version = state.version();
+            persisted.records.extend(state.records().iter().map(|r| (r.name(), r.bytes().to_vec())));
+        }
+        if !batch.transactions().is_empty() {
+            persisted.batches.push(batch.transactions().len());
+            persisted.transactions.extend(batch.transactions().iter().map(|t| applied(t).changes));
+            if persisted.fail_after > 0 {
+                persisted.fail_after -= 1;
+                return Err(SinkError::transient("told to fail after"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn accept_source(&mut self, source: &SourceIdentity) -> Result<(), SinkError> {
+        assert!(!source.system_identifier.is_empty());
+        let mut persisted = self.0.lock().unwrap();
+        persisted.sessions += 1;
+        if persisted.refuses { Err(SinkError::refused("this source is not to be read")) } else { Ok(()) }
+    }
+}
+
+impl AtomicSink for Memory {
+    async fn load(&mut self, name: &'static str) -> Result<Option<Vec<u8>>, SinkError> {
+        Ok(self.0.lock().unwrap().records.get(name).cloned())
+    }
+}
+
+const T: &str = "CREATE TABLE t (id int PRIMARY KEY, n int, b text); CREATE PUBLICATION p FOR TABLE t;";
+const SLOT: &str = "SELECT pg_create_logical_replication_slot('pgonce_test', 'pgoutput')";
+
+async fn with_t(major: u32) -> (Cluster, Client) {
+    let cluster = source(major).await;
+    let client = cluster.connect("postgres").await.unwrap();
+    client.batch_execute(T).await.unwrap();
+    client.batch_execute(SLOT).await.unwrap();
+    (cluster, client)
+}
+
+fn go_forward() -> PipelineOptions {
+    PipelineOptions { start: StartMode::GoForward, ..options() }
+}
+
+async fn until_now<D: Destination + 'static>(cluster: &Cluster, destination: D, options: PipelineOptions) {
+    let options = PipelineOptions { until: Some(Until::Now), ..options };
+    let source = slot_source(&cluster.url("postgres"), "p");
+    let ended = Running::with(source, destination, options).ended().await.unwrap();
+    assert!(matches!(ended, Finished::Drained(_)), "{ended:?}");
+}
+
+/// Runs one scenario in both modes, the second one with each store.
+async fn in_each_mode(major: u32, scenario: impl AsyncFn(&Cluster, &Client, &str)) {
+    for mode in ["atomic", "file", "postgres"] {
+        let (cluster, client) = with_t(major).await;
+        scenario(&cluster, &client, mode).await;
+    }
+}
+
+async fn insert(client: &Client, ids: std::ops::Range<i32>) {
+    for id in ids {
+        client.batch_execute(&format!("INSERT INTO t VALUES ({id}, {id}, 'x')")).await.unwrap();
+    }
+}
+
+fn inserted(ids: std::ops::Range<i32>) -> Vec<String> {
+    ids.map(|id| format!("I t {id},{id},x")).collect()
+}
+
+/// Runs until now with the composition that `mode` names.
+async fn drain(cluster: &Cluster, mode: &str, memory: &Memory, directory: &std::path::Path, options: PipelineOptions) {
+    match mode {
+        "atomic" => until_now(cluster, Kept::effect_once("f", memory.clone()), options).await,
+        "file" => {
+            until_now(cluster, Kept::at_least_once("f", memory.clone(), FileStore::new(directory)), options).await
+        }
+        _ => {
+            let store = PostgresStore::new(connection(&cluster.url("postgres")));
+            until_now(cluster, Kept::at_least_once("f", memory.clone(), store), options).await
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_arrive_once_across_restarts_in_every_composition() {
+    for major in each_major() {
+        in_each_mode(major, async |cluster, client, mode| {
+            let directory = tempfile::tempdir().unwrap();
+            let memory = Memory::default();
+            insert(client, 0..5).await;
+            for (from, limits) in [(5, GroupLimits::each_transaction()), (10, GroupLimits::default())] {
+                let options = PipelineOptions { group: limits, ..go_forward() };
+                drain(cluster, mode, &memory, directory.path(), options.clone()).await;
+                insert(client, from..from + 5).await;
+                drain(cluster, mode, &memory, directory.path(), options).await;
+                assert_eq!(memory.changes(), inserted(0..from + 5), "{mode} on {major}");
+            }
+            let first_five = memory.set(|m| m.batches[..5].to_vec());
+            assert_eq!(first_five, [1; 5], "delivery per transaction: {mode} on {major}");
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failure_behind_the_sinks_write_repeats_one_batch_at_most() {
+    for major in each_major() {
+        in_each_mode(major, async |cluster, client, mode| {
+            let directory = tempfile::tempdir().unwrap();
+            let memory = Memory::default();
+            drain(cluster, mode, &memory, directory.path(), go_forward()).await;
+            memory.set(|m| (m.fail_before, m.fail_after) = (1, 1));
+            insert(client, 0..6).await;
+            let limits = GroupLimits { transactions: 3, delay: Duration::from_secs(1), ..GroupLimits::default() };
+            let options = PipelineOptions { group: limits, ..go_forward() };
+            drain(cluster, mode, &memory, directory.path(), options).await;
+            // What the sink persisted and then called a failure is repeated where the checkpoint comes after it.
+            let expected = match mode {
+                "atomic" => inserted(0..6),
+                _ => [inserted(0..3), inserted(0..6)].concat(),
+            };
+            assert_eq!(memory.changes(), expected, "{mode} on {major}");
+            assert!(memory.set(|m| m.batches.iter().all(|size| *size <= 3)));
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_that_refuses_the_source_stops_the_flow_before_anything_is_read_and_after_a_restart() {
+    for major in each_major() {
+        let (cluster, _client) = with_t(major).await;
+        let memory = Memory::default();
+        memory.set(|m| {
+            m.refuses = true;
+            m.records.insert("flow", b"not a record".to_vec());
+        });
+        for _ in 0..2 {
+            let source = slot_source(&cluster.url("postgres"), "p");
+            let running = Running::with(source, Kept::effect_once("f", memory.clone()), go_forward());
+            assert_eq!(running.ended().await.unwrap_err().code(), "sink_refused");
+        }
+        memory.set(|m| m.refuses = false);
+        let source = slot_source(&cluster.url("postgres"), "p");
+        let running = Running::with(source, Kept::effect_once("f", memory.clone()), go_forward());
+        assert_eq!(running.ended().await.unwrap_err().code(), "checkpoint_unreadable");
+    }
+}
+
+#[test]
+fn a_guarantee_is_a_value_of_what_was_composed_and_what_cannot_work_is_refused_without_a_connection() {
+    let nowhere = || slot_source("host=127.0.0.1 port=1 user=u dbname=d", "p");
+    let composed = |destination, limits| {
+        let options = PipelineOptions { group: limits, ..go_forward() };
+        Pipeline::new(nowhere(), destination, options)
+    };
+    let store = || FileStore::new("/nowhere");
+    let stored = |limits| composed(Kept::at_least_once("f", Memory::default(), store()), limits);
+    let bound = |repeat| Guarantee::AtLeastOnce { duplicates_at_most: repeat };
+    assert_eq!(stored(GroupLimits::default()).guarantee(), bound(Repeat::Batch));
+    assert_eq!(stored(GroupLimits::each_transaction()).guarantee(), bound(Repeat::Transaction));
+    assert_eq!(stored(GroupLimits::default()).copy_guarantee(), bound(Repeat::SnapshotChunk));
+    let atomic = Pipeline::new(nowhere(), Kept::effect_once("f", Memory::default()), go_forward());
+    assert_eq!(atomic.guarantee(), Guarantee::EffectOnce);
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let never_full = GroupLimits { transactions: 0, ..GroupLimits::default() };
+    for options in [PipelineOptions { group: never_full, ..go_forward() }, options()] {
+        let mut pipeline = Pipeline::new(nowhere(), Kept::effect_once("f", Memory::default()), options);
+        let refused = runtime.block_on(pipeline.run(tokio::sync::watch::channel(false).1));
+        assert_eq!(refused.unwrap_err().code(), "unsupported");
+    }
+}
