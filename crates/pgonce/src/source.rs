@@ -3,7 +3,6 @@
 use std::future::Future;
 
 use crate::assemble::{Assembled, Assembler};
-
 use crate::flow::{Binding, StartMode, StoredFlow};
 pub use crate::flow::{SlotOrigin, SourceIdentity};
 use crate::logical_message::LogicalMessage;

@@ -189,14 +189,19 @@ impl Open {
             gid: ending.gid,
             origin: self.origin,
             change_count: self.change_count,
-            truncated: self.truncated.into(),
+            truncated: shared(self.truncated),
             digest,
             body,
             relations: self.relations,
-            described: described.into(),
+            described: shared(described),
         };
         Ok((transaction, rest))
     }
+}
+
+/// Shares a list. What most transactions have, an empty one, takes no memory.
+fn shared<T: 'static>(list: Vec<T>) -> Arc<[T]> {
+    if list.is_empty() { Arc::default() } else { list.into() }
 }
 
 /// Where each sub-transaction began that may still be rolled back: all that wrote something and were not. Of one that
