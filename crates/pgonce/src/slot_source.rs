@@ -9,6 +9,8 @@ use crate::assemble::SpillSettings;
 use crate::attestation::{self, Attestation, Claim};
 use crate::catalog::{self, SlotState};
 use crate::connect::{ConnectionSettings, SqlConnection, connect_sql};
+
+use crate::described::{Described, described};
 use crate::destination::{Binding, StartMode, StoredFlow};
 use crate::partitions::Watch;
 use crate::position::{Boundary, Durable};
@@ -243,6 +245,12 @@ impl Source for SlotSource {
         self.warnings.extend(now.warnings.iter().cloned());
         self.warn_of_unpublished(&now).await?;
         Ok(now)
+    }
+
+    async fn described(&mut self) -> Result<Described, Stop> {
+        let publications = self.settings.publications.clone();
+        let session = self.session()?;
+        described(&session.sql.client, session.identity.server_version, &publications).await
     }
 
     fn snapshots(&self) -> Snapshots {

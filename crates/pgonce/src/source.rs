@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use crate::described::Described;
 pub use crate::flow::SourceIdentity;
 use crate::flow::{Binding, StartMode, StoredFlow};
 use crate::position::{Boundary, Durable};
@@ -35,6 +36,9 @@ pub trait Source: Send {
         binding: &Binding,
         again: &[String],
     ) -> impl Future<Output = Result<Published, Stop>> + Send;
+
+    /// What the catalog says now of the published tables, for a destination that does not know yet what they are like.
+    fn described(&mut self) -> impl Future<Output = Result<Described, Stop>> + Send;
 
     /// What takes consistent snapshots, while the stream runs too.
     fn snapshots(&self) -> Snapshots;
