@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::future::Future;
 
+use crate::described::Described;
 use crate::flow::SourceIdentity;
 pub use crate::flow::{Binding, IdlePoint, SlotOrigin, StartMode, Stored, StoredFlow, StoredPiece, StoredTable};
 use crate::guarantee::Mode;
@@ -142,6 +143,19 @@ pub trait Destination: Send {
     /// be carried.
     fn published(&mut self, published: &Published) -> impl Future<Output = Result<(), Stop>> + Send {
         let _ = published;
+        async { Ok(()) }
+    }
+
+    /// Whether it is to be told what the published tables are like, by [`described`](Destination::described). Asked in
+    /// each session behind [`published`](Destination::published).
+    fn asks_described(&mut self) -> impl Future<Output = Result<bool, Stop>> + Send {
+        async { Ok(false) }
+    }
+
+    /// What the catalog says of the published tables. What they were like before is stored, so that a change is
+    /// noticed that comes before the first row.
+    fn described(&mut self, described: Described) -> impl Future<Output = Result<(), Stop>> + Send {
+        let _ = described;
         async { Ok(()) }
     }
 

@@ -342,6 +342,10 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         };
         let published = self.source.published(&flow.binding, &self.options.reseed).await?;
         self.destination.published(&published).await?;
+        if self.destination.asks_described().await? {
+            let described = self.source.described().await?;
+            self.destination.described(described).await?;
+        }
         let replaced = self.replaced(&published)?;
         self.destination.replace(&replaced);
         let mut warnings = Vec::new();

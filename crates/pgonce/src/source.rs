@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use crate::assemble::{Assembled, Assembler};
+use crate::described::Described;
 use crate::flow::{Binding, StartMode, StoredFlow};
 pub use crate::flow::{SlotOrigin, SourceIdentity};
 use crate::logical_message::LogicalMessage;
@@ -43,6 +44,9 @@ pub trait Source: Send {
         binding: &Binding,
         again: &[String],
     ) -> impl Future<Output = Result<Published, Stop>> + Send;
+
+    /// What the catalog says now of the published tables, for a destination that does not know yet what they are like.
+    fn described(&mut self) -> impl Future<Output = Result<Described, Stop>> + Send;
 
     /// What takes consistent snapshots, while the stream runs too.
     fn snapshots(&self) -> Snapshots;
