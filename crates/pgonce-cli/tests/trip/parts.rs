@@ -73,6 +73,7 @@ pub async fn parts<T: serde::Serialize>(name: &str, number: u64, run: impl Async
 }
 
 /// What a task that panicked has said.
+#[allow(dead_code, reason = "not every soak runs its parts as tasks")]
 pub fn reason(error: tokio::task::JoinError) -> String {
     let why = error.into_panic();
     let text = why.downcast_ref::<&str>().map(|text| (*text).to_owned());
