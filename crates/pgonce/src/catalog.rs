@@ -25,7 +25,7 @@ pub(crate) async fn mute_publication(client: &Client, publications: &[String]) -
 
 /// The failure to read the catalog as a whole. What is dropped at the same moment may be seen by a part of a question
 /// and not by another, for which PostgreSQL has no better word than an internal error: the next reading is in order.
-fn reading_failed(error: tokio_postgres::Error) -> Stop {
+pub(crate) fn reading_failed(error: tokio_postgres::Error) -> Stop {
     match error.as_db_error() {
         Some(db) if db.code().code() == "XX000" => Reason::Busy { side: Side::Source, fault: fault_of(db) }.into(),
         _ => stop_from_sql(Side::Source, &error),
@@ -304,7 +304,7 @@ async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<
         .collect())
 }
 
-fn identity(relreplident: &[u8]) -> ReplicaIdentity {
+pub(crate) fn identity(relreplident: &[u8]) -> ReplicaIdentity {
     relreplident.first().and_then(|b| ReplicaIdentity::from_byte(*b)).unwrap_or(ReplicaIdentity::Nothing)
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::future::Future;
 
+use crate::described::Described;
 use crate::flow::SourceIdentity;
 pub use crate::flow::{Binding, IdlePoint, SlotOrigin, StartMode, Stored, StoredFlow, StoredPiece, StoredTable};
 use crate::guarantee::Mode;
@@ -39,6 +40,12 @@ pub trait Destination: Send {
     /// is connected.
     fn takes_copy(&self) -> bool {
         true
+    }
+
+    /// Whether it takes transactions when they are prepared, and how they were settled. Where it does not, a source that
+    /// yields them is refused before anything is connected.
+    fn takes_prepared(&self) -> bool {
+        false
     }
 
     /// Starts a session: connects, fences off older writers, and reads what is stored of the flow.
@@ -136,6 +143,19 @@ pub trait Destination: Send {
     /// be carried.
     fn published(&mut self, published: &Published) -> impl Future<Output = Result<(), Stop>> + Send {
         let _ = published;
+        async { Ok(()) }
+    }
+
+    /// Whether it is to be told what the published tables are like, by [`described`](Destination::described). Asked in
+    /// each session behind [`published`](Destination::published).
+    fn asks_described(&mut self) -> impl Future<Output = Result<bool, Stop>> + Send {
+        async { Ok(false) }
+    }
+
+    /// What the catalog says of the published tables. What they were like before is stored, so that a change is
+    /// noticed that comes before the first row.
+    fn described(&mut self, described: Described) -> impl Future<Output = Result<(), Stop>> + Send {
+        let _ = described;
         async { Ok(()) }
     }
 

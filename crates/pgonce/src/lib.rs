@@ -9,6 +9,7 @@ pub mod checkpoint_store;
 pub mod connect;
 mod copy;
 mod cut;
+pub mod described;
 pub mod destination;
 pub mod flow;
 pub mod frontier;
@@ -30,7 +31,7 @@ pub mod relation;
 pub mod replication;
 mod resume;
 mod row_count;
-
+pub mod schema_change;
 pub mod sink;
 pub mod slot_source;
 pub mod slot_state;

@@ -244,6 +244,11 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         if self.options.start == StartMode::Snapshot && !self.destination.takes_copy() {
             return Err(no_copy());
         }
+        if self.source.yields_prepared() && !self.destination.takes_prepared() {
+            let what = "the destination does not take transactions when they are prepared".to_owned();
+            let hint = "Have them delivered when they commit: TwoPhase::AtCommit.".to_owned();
+            return Err(Reason::Unsupported { what, hint }.into());
+        }
         let limits = &self.options.group;
         if limits.transactions == 0 {
             let what = "a group of no transactions is never full".to_owned();
@@ -337,6 +342,10 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         };
         let published = self.source.published(&flow.binding, &self.options.reseed).await?;
         self.destination.published(&published).await?;
+        if self.destination.asks_described().await? {
+            let described = self.source.described().await?;
+            self.destination.described(described).await?;
+        }
         let replaced = self.replaced(&published)?;
         self.destination.replace(&replaced);
         let mut warnings = Vec::new();
@@ -541,11 +550,6 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
                 }
                 Event::Held(prepare) => state.frontier.hold(prepare),
                 Event::Settled { prepare, end } => state.frontier.release(prepare, end),
-                Event::Prepared(_) | Event::CommitPrepared(_) | Event::RollbackPrepared(_) => {
-                    let what = "the destination cannot take in transactions that are prepared".to_owned();
-                    let hint = "Have them delivered when they commit: TwoPhase::AtCommit.".to_owned();
-                    return Err(Reason::Unsupported { what, hint }.into());
-                }
                 Event::Reported { point, open, sending } => {
                     state.frontier.reported(point, open);
                     if !sending {

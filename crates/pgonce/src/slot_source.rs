@@ -9,6 +9,7 @@ use crate::assemble::{Assembler, SpillSettings, TwoPhase, prepare_directory};
 use crate::attestation::{self, Attestation, Claim};
 use crate::catalog;
 use crate::connect::{ConnectionSettings, SqlConnection, connect_sql};
+use crate::described::{Described, described};
 use crate::destination::{Binding, SlotOrigin, StartMode, StoredFlow};
 use crate::heartbeat::{Heartbeat, Of};
 use crate::ident::quote_ident;
@@ -213,6 +214,10 @@ impl SlotSource {
 }
 
 impl Source for SlotSource {
+    fn yields_prepared(&self) -> bool {
+        self.settings.two_phase == TwoPhase::Seen
+    }
+
     async fn connect(&mut self) -> Result<SourceIdentity, Stop> {
         self.session = None;
         let mut replication = ReplicationSession::open(&self.settings.connection).await?;
@@ -324,6 +329,12 @@ impl Source for SlotSource {
         self.warnings.extend(now.warnings.iter().cloned());
         self.warn_of_unpublished(&now).await?;
         Ok(now)
+    }
+
+    async fn described(&mut self) -> Result<Described, Stop> {
+        let publications = self.settings.publications.clone();
+        let session = self.session()?;
+        described(&session.sql.client, session.identity.server_version, &publications).await
     }
 
     fn snapshots(&self) -> Snapshots {

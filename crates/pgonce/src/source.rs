@@ -2,7 +2,8 @@
 
 use std::future::Future;
 
-use crate::assemble::{Assembled, Assembler, CommitPrepared, PreparedTransaction, RollbackPrepared};
+use crate::assemble::{Assembled, Assembler};
+use crate::described::Described;
 use crate::flow::{Binding, StartMode, StoredFlow};
 pub use crate::flow::{SlotOrigin, SourceIdentity};
 use crate::logical_message::LogicalMessage;
@@ -20,6 +21,12 @@ use crate::transaction::Transaction;
 /// [`receive`](Source::receive) again and again. After any error the session is over: the next call is `connect`, and
 /// nothing of the session survives into the next.
 pub trait Source: Send {
+    /// Whether it yields transactions when they are prepared, and how they were settled: the destination has to take
+    /// them.
+    fn yields_prepared(&self) -> bool {
+        false
+    }
+
     /// Connects and says who is at the other end. Drops what is left of an older session.
     fn connect(&mut self) -> impl Future<Output = Result<SourceIdentity, Stop>> + Send;
 
@@ -37,6 +44,9 @@ pub trait Source: Send {
         binding: &Binding,
         again: &[String],
     ) -> impl Future<Output = Result<Published, Stop>> + Send;
+
+    /// What the catalog says now of the published tables, for a destination that does not know yet what they are like.
+    fn described(&mut self) -> impl Future<Output = Result<Described, Stop>> + Send;
 
     /// What takes consistent snapshots, while the stream runs too.
     fn snapshots(&self) -> Snapshots;
@@ -102,7 +112,7 @@ pub struct Begun {
 /// What arrives from a source, in the order of the source's log.
 #[derive(Debug)]
 pub enum Event {
-    /// A whole committed transaction.
+    /// A whole committed transaction; or one that was prepared, or settled, where it was asked for.
     Transaction(Transaction),
     /// A message outside any transaction, if such were [wanted](Source::want_messages).
     Message(LogicalMessage),
@@ -117,12 +127,6 @@ pub enum Event {
         /// Where its commit record ends; none if it was rolled back.
         end: Option<EndLsn>,
     },
-    /// A transaction is prepared. Only with [`TwoPhase::Seen`](crate::assemble::TwoPhase::Seen), as the next two are.
-    Prepared(Box<PreparedTransaction>),
-    /// A prepared transaction has committed.
-    CommitPrepared(CommitPrepared),
-    /// A prepared transaction was rolled back.
-    RollbackPrepared(RollbackPrepared),
     /// The source has sent everything below this point.
     Reported {
         /// The point.
@@ -154,9 +158,9 @@ impl Event {
                     None => return,
                 }
             }
-            Assembled::Prepared(prepared) => Event::Prepared(prepared),
-            Assembled::CommitPrepared(settled) => Event::CommitPrepared(settled),
-            Assembled::RollbackPrepared(settled) => Event::RollbackPrepared(settled),
+            Assembled::Prepared(prepared) => Event::Transaction(prepared.into_transaction()),
+            Assembled::CommitPrepared(settled) => Event::Transaction(settled.into_transaction()),
+            Assembled::RollbackPrepared(settled) => Event::Transaction(settled.into_transaction()),
         };
         events.push(event);
     }
@@ -170,7 +174,6 @@ impl Event {
     pub(crate) fn in_memory(&self) -> usize {
         match self {
             Event::Transaction(transaction) => 256 + transaction.in_memory(),
-            Event::Prepared(prepared) => 256 + prepared.in_memory(),
             Event::Message(message) => usize::try_from(message.size()).unwrap_or(usize::MAX),
             _ => 0,
         }

@@ -36,6 +36,8 @@ pub struct Assembler {
     /// What committed before it has been applied in an earlier session.
     applied: Boundary,
     leaves_out_origins: bool,
+    /// The origin that was named last.
+    origin: Option<Arc<str>>,
 }
 
 /// What the messages belong to that come now.
@@ -126,6 +128,7 @@ impl Assembler {
             two_phase: TwoPhase::AtCommit,
             applied: Boundary(Lsn::ZERO),
             leaves_out_origins: false,
+            origin: None,
         }
     }
 
@@ -194,9 +197,13 @@ impl Assembler {
             Message::Relation(body) => self.describe(&body)?,
             Message::Type { .. } => {}
             Message::Origin { name, .. } => {
+                // One and the same for many transactions in a row.
+                let known = self.origin.take().filter(|known| **known == *name);
+                let origin = known.unwrap_or_else(|| name.into());
                 let left_out = self.leaves_out_origins;
                 let open = self.current("Origin")?;
-                (open.origin, open.left_out) = (Some(name.into()), left_out);
+                (open.origin, open.left_out) = (Some(Arc::clone(&origin)), left_out);
+                self.origin = Some(origin);
             }
             Message::Begin { final_lsn, xid, .. } => self.begin("Begin", xid, Announced::Commit(final_lsn))?,
             Message::Commit { commit, end, commit_time, .. } => return self.commit(commit, end, commit_time),

@@ -11,7 +11,7 @@ use super::spool::Spool;
 use crate::pgoutput::PgTime;
 use crate::position::{CommitLsn, EndLsn};
 use crate::relation::{Relation, Relations};
-use crate::transaction::Transaction;
+use crate::transaction::{Kind, Transaction};
 
 #[derive(Debug)]
 pub(super) struct Open {
@@ -181,6 +181,7 @@ impl Open {
         let (body, digest, rest) = self.spool.finish()?;
         let described: Vec<_> = self.described.into_iter().map(|d| (d.at, d.relation)).collect();
         let transaction = Transaction {
+            kind: Kind::Committed,
             xid: self.xid,
             commit: ending.commit,
             end: ending.end,
@@ -188,14 +189,19 @@ impl Open {
             gid: ending.gid,
             origin: self.origin,
             change_count: self.change_count,
-            truncated: self.truncated.into(),
+            truncated: shared(self.truncated),
             digest,
             body,
             relations: self.relations,
-            described: described.into(),
+            described: shared(described),
         };
         Ok((transaction, rest))
     }
+}
+
+/// Shares a list. What most transactions have, an empty one, takes no memory.
+fn shared<T: 'static>(list: Vec<T>) -> Arc<[T]> {
+    if list.is_empty() { Arc::default() } else { list.into() }
 }
 
 /// Where each sub-transaction began that may still be rolled back: all that wrote something and were not. Of one that

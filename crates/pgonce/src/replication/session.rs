@@ -6,6 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio_postgres::Client;
 
+use super::reader_thread::ReaderThread;
 use super::timeline::TimelineHistory;
 use crate::connect::frame::{FrameError, FrameReader};
 use crate::connect::{ConnectionSettings, Endpoint, ServerError, Transport, open_session};
@@ -19,6 +20,7 @@ pub(crate) struct ReplicationSession {
     endpoint: Endpoint,
     transport: Transport,
     frames: FrameReader,
+    thread: ReaderThread,
 }
 
 /// `CREATE_REPLICATION_SLOT`'s answer.
@@ -60,10 +62,14 @@ impl ReplicationSession {
             // Making a slot waits for transactions that are open, however long they are.
             ("lock_timeout", "0"),
         ];
-        let session = open_session(settings, &parameters).await.map_err(|e| e.into_stop(Side::Source))?;
+        let thread = ReaderThread::start().map_err(|e| Stop::internal(format!("starting a thread: {e}")))?;
+        let settings = settings.clone();
+        let session = thread.spawn(async move { open_session(&settings, &parameters).await }).await;
+        let session = session.map_err(|e| Stop::internal(format!("opening a replication connection: {e}")))?;
+        let session = session.map_err(|e| e.into_stop(Side::Source))?;
         let endpoint = session.transport().endpoint().clone();
         let (transport, frames) = session.into_parts();
-        Ok(ReplicationSession { endpoint, transport, frames })
+        Ok(ReplicationSession { endpoint, transport, frames, thread })
     }
 
     /// The server at the other end.
@@ -162,7 +168,7 @@ impl ReplicationSession {
             }
         }
         let (read, write) = tokio::io::split(self.transport);
-        Ok(Streaming { read, write, frames: self.frames })
+        Ok(Streaming { read, write, frames: self.frames, thread: self.thread })
     }
 
     /// Sends a command and collects its result.
@@ -194,6 +200,8 @@ pub(crate) struct Streaming {
     pub(crate) read: ReadHalf<Transport>,
     pub(crate) write: WriteHalf<Transport>,
     pub(crate) frames: FrameReader,
+    /// Where the socket is watched, and should be read.
+    pub(crate) thread: ReaderThread,
 }
 
 /// A standby status update: written, flushed and applied up to `position`.
