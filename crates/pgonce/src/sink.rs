@@ -12,6 +12,7 @@
 use std::future::Future;
 use std::io;
 
+use crate::schema_change::{SchemaChange, SchemaDecision};
 use crate::source::SourceIdentity;
 use crate::sql_error::stop_from_sql;
 use crate::stop::{Reason, Side, Stop};
@@ -20,7 +21,8 @@ use crate::transaction::{ReadError, Transaction};
 /// Makes committed transactions durable.
 ///
 /// In each session (and again after every fault that heals): [`accept_source`](Sink::accept_source), then
-/// [`write`](Sink::write) for each batch, in commit order, one at a time. After an error the session is over, and what
+/// [`write`](Sink::write) for each batch, in commit order, one at a time, with
+/// [`schema_change`](Sink::schema_change) between two batches where a table has changed. After an error the session is over, and what
 /// was handed over and not persisted comes again in the next one.
 pub trait Sink: Send {
     /// Makes a batch durable. `Ok` says that all of it is, and will be after a crash: what it held may be acknowledged
@@ -50,6 +52,21 @@ pub trait Sink: Send {
     fn accept_source(&mut self, source: &SourceIdentity) -> impl Future<Output = Result<(), SinkError>> + Send {
         let _ = source;
         async { Ok(()) }
+    }
+
+    /// A table has changed: rows of the next transaction are of its new form. Everything before that transaction has
+    /// been written. Accepted, the new form is stored with the transaction; where that is not persisted, the same
+    /// change comes again. The default accepts what is additive, and refuses what is destructive.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot decide, or cannot follow. [`SinkError::transient`] where it may later.
+    fn schema_change(
+        &mut self,
+        change: &SchemaChange,
+    ) -> impl Future<Output = Result<SchemaDecision, SinkError>> + Send {
+        let decision = change.default_decision();
+        async move { Ok(decision) }
     }
 }
 

@@ -3,8 +3,10 @@
 use std::future::Future;
 
 use crate::assemble::{Assembled, Assembler};
-pub use crate::flow::SourceIdentity;
+use crate::described::Described;
 use crate::flow::{Binding, StartMode, StoredFlow};
+pub use crate::flow::{SlotOrigin, SourceIdentity};
+use crate::logical_message::LogicalMessage;
 use crate::position::{Boundary, Durable, EndLsn};
 use crate::published::Published;
 use crate::snapshot::{Snapshot, Snapshots};
@@ -14,7 +16,7 @@ use crate::transaction::Transaction;
 /// Yields whole committed transactions in commit order, and takes acknowledgements.
 ///
 /// The order of calls in a session: [`connect`](Source::connect); on a first start [`publish`](Source::publish) and
-/// [`begin`](Source::begin); then [`published`](Source::published), and,
+/// [`begin`](Source::begin); then [`slot_origin`](Source::slot_origin), [`published`](Source::published), and,
 /// while tables are copied, snapshots from [`snapshots`](Source::snapshots); then [`stream`](Source::stream) once, and
 /// [`receive`](Source::receive) again and again. After any error the session is over: the next call is `connect`, and
 /// nothing of the session survives into the next.
@@ -43,8 +45,21 @@ pub trait Source: Send {
         again: &[String],
     ) -> impl Future<Output = Result<Published, Stop>> + Send;
 
+    /// What the catalog says now of the published tables, for a destination that does not know yet what they are like.
+    fn described(&mut self) -> impl Future<Output = Result<Described, Stop>> + Send;
+
     /// What takes consistent snapshots, while the stream runs too.
     fn snapshots(&self) -> Snapshots;
+
+    /// Says where the stream will really begin, checked against what is stored: at every connect, before anything is
+    /// copied or streamed. `None`: nothing is stored yet, and [`begin`](Source::begin) was just called.
+    fn slot_origin(&mut self, stored: Option<&StoredFlow>) -> impl Future<Output = Result<SlotOrigin, Stop>> + Send;
+
+    /// Whether messages that belong to no transaction are to be handed out. Said before the stream starts; the default
+    /// is a source that has none.
+    fn want_messages(&mut self, wanted: bool) {
+        let _ = wanted;
+    }
 
     /// Checks what is stored against slot and timeline, and starts the stream.
     fn stream(&mut self, stored: &StoredFlow) -> impl Future<Output = Result<(), Stop>> + Send;
@@ -99,6 +114,8 @@ pub struct Begun {
 pub enum Event {
     /// A whole committed transaction; or one that was prepared, or settled, where it was asked for.
     Transaction(Transaction),
+    /// A message outside any transaction, if such were [wanted](Source::want_messages).
+    Message(LogicalMessage),
     /// A transaction is prepared, and its source keeps it until it is settled. While nothing behind this point is
     /// acknowledged, it comes again after a reconnect.
     Held(Boundary),
@@ -123,9 +140,10 @@ pub enum Event {
 }
 
 impl Event {
-    /// What the assembler has brought to an end, as events.
-    pub(crate) fn of(assembled: Assembled, assembler: &Assembler, events: &mut Vec<Event>) {
+    /// What the assembler has brought to an end, as events; `messages`, if such are wanted.
+    pub(crate) fn of(assembled: Assembled<'_>, messages: bool, assembler: &Assembler, events: &mut Vec<Event>) {
         let event = match assembled {
+            Assembled::Message(message) if messages => Event::Message(message.into()),
             Assembled::Nothing | Assembled::Message(_) => return,
             Assembled::Transaction(transaction) => Event::Transaction(transaction),
             // It is all sent, and so is everything before its end.
@@ -156,6 +174,7 @@ impl Event {
     pub(crate) fn in_memory(&self) -> usize {
         match self {
             Event::Transaction(transaction) => 256 + transaction.in_memory(),
+            Event::Message(message) => usize::try_from(message.size()).unwrap_or(usize::MAX),
             _ => 0,
         }
     }

@@ -1,5 +1,6 @@
 //! A whole committed transaction: who it is, and a single pass over its changes that can be taken again.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -135,6 +136,35 @@ impl Transaction {
     /// Bytes of the encoded changes that lie in memory; the rest is spilled.
     pub fn in_memory(&self) -> usize {
         self.body.in_memory()
+    }
+
+    /// Which of these relations is changed by the change that has so many others before it: a server describes a
+    /// relation right before a change that needs it.
+    pub(crate) fn changed_at(&self, places: &[(u64, u32)]) -> Result<HashSet<u32>, ReadError> {
+        let mut changed = HashSet::new();
+        let Some((last, _)) = places.last() else { return Ok(changed) };
+        let (mut reader, mut places, mut at) = (self.body.reader(), places, 0);
+        while at <= *last
+            && let Some(entry) = reader.next_entry()?
+        {
+            while let Some(((place, oid), rest)) = places.split_first()
+                && *place == at
+            {
+                let is_changed = match decode_message(entry, false)? {
+                    Message::Insert { relation, .. }
+                    | Message::Update { relation, .. }
+                    | Message::Delete { relation, .. } => relation == *oid,
+                    Message::Truncate { relations, .. } => relations.into_iter().any(|relation| relation == *oid),
+                    _ => false,
+                };
+                if is_changed {
+                    changed.insert(*oid);
+                }
+                places = rest;
+            }
+            at += 1;
+        }
+        Ok(changed)
     }
 
     /// A pass over the changes, from the first one.

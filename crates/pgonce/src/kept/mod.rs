@@ -2,6 +2,7 @@
 
 mod keeping;
 mod record;
+mod schemas;
 mod window;
 
 use std::sync::Arc;
@@ -10,11 +11,14 @@ use tokio::sync::Mutex;
 
 pub use self::keeping::{Atomic, Keeping, Stored};
 use self::record::{FLOW, FlowRecord, POSITION, PositionRecord, Unreadable};
+use self::schemas::{SCHEMA, Schemas, Step};
 use self::window::{Comparison, Window};
 use crate::checkpoint_store::CheckpointStore;
+use crate::described::Described;
 use crate::destination::{Destination, NoLoader, Stored as StoredState, Written, no_copy};
 use crate::flow::{Binding, IdlePoint, SourceIdentity, StartMode, StoredFlow};
 use crate::position::{Boundary, Checkpoint};
+use crate::schema_change::{SchemaChange, SchemaDecision};
 use crate::sink::{AtomicSink, Batch, Record, Sink, State};
 use crate::stop::{Reason, Stop};
 use crate::transaction::Transaction;
@@ -46,6 +50,7 @@ struct Session {
     source: SourceIdentity,
     bound: Option<(FlowRecord, PositionRecord)>,
     comparison: Comparison,
+    schemas: Schemas,
 }
 
 impl<S: AtomicSink> Kept<Atomic<S>> {
@@ -84,7 +89,13 @@ impl<K: Keeping> Inner<K> {
         self.keeping.open(&self.flow).await?;
         let flow = self.load(FLOW, FlowRecord::decode).await?;
         let position = self.load(POSITION, PositionRecord::decode).await?;
-        let mut session = Session { source: source.clone(), bound: None, comparison: Comparison::default() };
+        let schema = self.load(SCHEMA, Schemas::decode).await?;
+        let mut session = Session {
+            source: source.clone(),
+            bound: None,
+            comparison: Comparison::default(),
+            schemas: Schemas::default(),
+        };
         let (flow, position) = match (flow, position) {
             (None, None) => {
                 self.session = Some(session);
@@ -97,6 +108,11 @@ impl<K: Keeping> Inner<K> {
             (Some(_), Some(_)) => return Err(self.unreadable("its two records are not of one flow")),
             (Some(_), None) => return Err(self.unreadable("it has no position")),
             (None, Some(_)) => return Err(self.unreadable("it has a position and nothing that it is bound to")),
+        };
+        session.schemas = match schema {
+            Some((id, schemas)) if id == flow.id => schemas,
+            Some(_) => return Err(self.unreadable("its record of tables is of another flow")),
+            None => return Err(self.unreadable("it has no record of tables")),
         };
         flow.is_bound_to(source)?;
         let stored = StoredFlow {
@@ -151,8 +167,36 @@ impl<K: Keeping> Inner<K> {
         if flow_changed {
             records.push(Record { name: FLOW, bytes: flow.encode() });
         }
+        if let Some(bytes) = session.schemas.record(&flow.id) {
+            records.push(Record { name: SCHEMA, bytes });
+        }
         let state = State { flow: &self.flow, records: &records, version: position.version, replaces };
         Ok(self.keeping.write(&Batch { transactions, state }).await?)
+    }
+
+    /// Writes transactions that are new. Where a table has changed, what is before it is written first, and nothing
+    /// behind it before the sink has accepted.
+    async fn write_new(&mut self, session: &mut Session, new: &[Transaction]) -> Result<(), Stop> {
+        let mut written = 0;
+        for (at, transaction) in new.iter().enumerate() {
+            let steps = session.schemas.examine(transaction)?;
+            for step in &steps {
+                let Step::Change(change) = step else { continue };
+                if written < at {
+                    self.write(session, &new[written..at], false).await?;
+                    written = at;
+                }
+                match self.keeping.sink().schema_change(change).await? {
+                    SchemaDecision::Accept => tracing::info!("accepted: {change}"),
+                    SchemaDecision::Refuse => return Err(refused(change)),
+                }
+            }
+            session.schemas.take(transaction, steps);
+        }
+        if written < new.len() {
+            self.write(session, &new[written..], false).await?;
+        }
+        Ok(())
     }
 }
 
@@ -190,7 +234,22 @@ impl<K: Keeping> Destination for Kept<K> {
         let idle = IdlePoint { boundary: binding.boundary, timeline: binding.timeline };
         let position = PositionRecord { id, version: 0, checkpoint: None, idle, window: Window::default() };
         session.bound = Some((flow, position));
+        session.schemas = Schemas::new();
         inner.write(&mut session, &[], true).await?;
+        inner.session = Some(session);
+        Ok(())
+    }
+
+    async fn asks_described(&mut self) -> Result<bool, Stop> {
+        let inner = self.inner.lock().await;
+        Ok(inner.session.as_ref().is_some_and(|session| !session.schemas.is_begun()))
+    }
+
+    async fn described(&mut self, described: Described) -> Result<(), Stop> {
+        let mut inner = self.inner.lock().await;
+        let mut session = inner.take()?;
+        session.schemas.begin(described);
+        inner.write(&mut session, &[], false).await?;
         inner.session = Some(session);
         Ok(())
     }
@@ -205,13 +264,12 @@ impl<K: Keeping> Destination for Kept<K> {
         let (seen, new) = group.split_at(group.partition_point(|t| Some(t.commit()) <= checkpoint));
         for transaction in seen {
             position.window.compare(&mut session.comparison, transaction)?;
+            session.schemas.recall(transaction);
         }
         if let Some(boundary) = self.acknowledged {
             position.window.acknowledged(boundary);
         }
-        if !new.is_empty() {
-            inner.write(&mut session, new, false).await?;
-        }
+        inner.write_new(&mut session, new).await?;
         inner.session = Some(session);
         let changes = new.iter().map(Transaction::change_count).sum();
         let durable = group.last().map(Transaction::end);
@@ -249,6 +307,11 @@ impl<K: Keeping> Destination for Kept<K> {
     fn acknowledged(&mut self, boundary: Boundary) {
         self.acknowledged = Some(boundary);
     }
+}
+
+fn refused(change: &SchemaChange) -> Stop {
+    let table = change.before().unwrap_or_else(|| change.after()).to_string();
+    Reason::SchemaChanged { table, what: change.description() }.into()
 }
 
 /// Something that no other binding has.
