@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use pgonce::heartbeat;
 use pgonce::pgoutput::{Decoder, LogicalMessageBody, Message, encode::encoded};
 
 /// A transaction that has committed.
@@ -119,6 +120,8 @@ impl Model {
             Message::LogicalMessage(LogicalMessageBody { transactional: false, lsn, .. }) => {
                 return Ok(Said::Alone(lsn.0));
             }
+            // Of a heartbeat its transaction is all there is to see.
+            Message::LogicalMessage(body) if body.prefix == heartbeat::PREFIX => drop(self.current()?),
             change => {
                 let (top, pending) = self.current()?;
                 let xid = change.stream_xid().unwrap_or(top);
