@@ -40,6 +40,19 @@ pub trait Destination: Send {
         true
     }
 
+    /// Whether it takes tables as whole ones, and with exactly the columns that the stream brings: it keeps no table of
+    /// its own that would generate the rest. (False: in pieces, and generated columns are left to it.)
+    fn copies_as_streamed(&self) -> bool {
+        false
+    }
+
+    /// Whether a table that joins the publication of a flow that began so is copied. (Otherwise it is carried from
+    /// where it joined.)
+    fn copies_joined(&self, start: StartMode) -> bool {
+        let _ = start;
+        true
+    }
+
     /// Starts a session: connects, fences off older writers, and reads what is stored of the flow.
     ///
     /// `source` was read from the replication connection itself. A destination refuses a source that is not the one it

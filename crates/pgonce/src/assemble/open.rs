@@ -186,6 +186,7 @@ impl Open {
             body,
             relations: self.relations,
             described: described.into(),
+            left_out: None,
         };
         Ok((transaction, rest))
     }
