@@ -160,7 +160,8 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         let mut cut = cut::cut(reader, &fresh, piece_bytes).await?;
         let streamed: Vec<PublishedTable>;
         if as_streamed {
-            let columns = |table: &&PublishedTable| PublishedTable { columns: table.streamed.clone(), ..(*table).clone() };
+            let columns =
+                |table: &&PublishedTable| PublishedTable { columns: table.streamed.clone(), ..(*table).clone() };
             streamed = tables.iter().map(columns).collect();
             tables = streamed.iter().collect();
         }

@@ -16,10 +16,7 @@ const COLUMNS: &str = "
     WHERE a.attrelid = ANY ($1) AND a.attnum > 0 AND NOT a.attisdropped";
 
 /// The description of each table, with its copied columns, in their order.
-pub(crate) async fn relations(
-    reader: &SnapshotReader,
-    tables: &[&PublishedTable],
-) -> Result<Vec<Arc<Relation>>, Stop> {
+pub(crate) async fn relations(reader: &SnapshotReader, tables: &[&PublishedTable]) -> Result<Vec<Arc<Relation>>, Stop> {
     let oids: Vec<u32> = tables.iter().map(|table| table.oid).collect();
     let rows = reader.client().query(COLUMNS, &[&oids]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
     let mut types: HashMap<u32, HashMap<String, (u32, i32)>> = HashMap::new();

@@ -102,12 +102,8 @@ impl<K: Keeping> Inner<K> {
         self.keeping.open(&self.flow).await?;
         let flow = self.load(FLOW, FlowRecord::decode).await?;
         let position = self.load(POSITION, PositionRecord::decode).await?;
-        let mut session = Session {
-            source: source.clone(),
-            bound: None,
-            comparison: Comparison::default(),
-            scope: Scope::default(),
-        };
+        let mut session =
+            Session { source: source.clone(), bound: None, comparison: Comparison::default(), scope: Scope::default() };
         let (flow, position) = match (flow, position) {
             (None, None) => {
                 self.session = Some(session);

@@ -129,8 +129,9 @@ mod tests {
     fn a_table_is_left_out_up_to_its_boundary_and_a22_not_at_it() {
         let boundary = |lsn| Some(Boundary(Lsn(lsn)));
         let mut scope = Scope::new([(1, boundary(10)), (2, boundary(20)), (3, None)], HashSet::new());
-        let mut out = |scope: &mut Scope, lsn| {
-            let mut tables: Vec<u32> = scope.out_of(CommitLsn(Lsn(lsn))).iter().flat_map(|t| t.iter().copied()).collect();
+        let out = |scope: &mut Scope, lsn| {
+            let mut tables: Vec<u32> =
+                scope.out_of(CommitLsn(Lsn(lsn))).iter().flat_map(|t| t.iter().copied()).collect();
             tables.sort_unstable();
             tables
         };
