@@ -48,6 +48,7 @@ fn reasons() -> Vec<Reason> {
         Reason::SourceNotReady { what: what(), hint: hint() },
         Reason::TargetNotReady { what: what(), hint: hint() },
         Reason::SchemaMismatch { table: table(), what: what(), hint: hint() },
+        Reason::SchemaChanged { table: table(), what: what() },
         Reason::MapChanged { flow: flow(), what: what() },
         Reason::TableJoined { table: table(), oid: 16384 },
         Reason::TargetNotEmpty { tables: vec![table()] },

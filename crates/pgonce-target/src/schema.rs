@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use pgonce::ident::{quote_ident, quote_qualified};
 use pgonce::pgoutput::{Column, ReplicaIdentity};
-use pgonce::relation::Relation;
+use pgonce::relation::{Relation, built_in_type};
 use pgonce::sql_error::{TARGET_ENCODING, condition, is_encoding};
 use pgonce::stop::{Reason, Stop};
-use postgres_types::Type;
 use tokio_postgres::Client;
 
 use crate::failure::Failure;
@@ -185,16 +184,7 @@ const ADD_COLUMN_CARE: &str = "With the source's DEFAULT, if it has one: rows th
 
 /// The name of a built-in type, as far as its OID and modifier tell.
 fn type_name(oid: u32, modifier: i32) -> String {
-    let Some(built_in) = Type::from_oid(oid) else {
-        return format!("<the source's type with OID {oid}: see \\d on the source>");
-    };
-    match (built_in.name(), modifier) {
-        (name @ ("varchar" | "bpchar"), 4..) => format!("{name}({})", modifier - 4),
-        ("numeric", 4..) => format!("numeric({}, {})", (modifier - 4) >> 16, (modifier - 4) & 0x7ff),
-        (name, _) if name.starts_with('_') => format!("{}[]", &name[1..]),
-        ("char", _) => "\"char\"".to_owned(),
-        (name, _) => name.to_owned(),
-    }
+    built_in_type(oid, modifier).unwrap_or_else(|| format!("<the source's type with OID {oid}: see \\d on the source>"))
 }
 
 const TABLE_SQL: &str = "

@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::board::TableBoard;
+use crate::copied_relation;
 use crate::cut;
-use crate::described;
 use crate::destination::{Destination, Loader};
 use crate::flow::{StartMode, StoredFlow, StoredTable};
 use crate::join::Joining;
@@ -166,7 +166,7 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             tables = streamed.iter().collect();
         }
         let mut types = cut::column_types(reader, &tables).await?;
-        let relations = described::relations(reader, &tables).await?;
+        let relations = copied_relation::relations(reader, &tables).await?;
         let stored: HashMap<u32, &StoredTable> = flow.tables.iter().map(|table| (table.oid, table)).collect();
         let planned = tables.iter().zip(relations).map(|(table, relation)| TableCopy {
             table: (*table).clone(),

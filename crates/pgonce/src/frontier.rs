@@ -7,6 +7,8 @@
 //! - [`made_durable`](Frontier::made_durable): the sink *claims* durability up to a position. A claim counts for
 //!   transactions that
 //!   were handed over, and for nothing else: the acknowledgement does not follow a sink's number;
+//! - [`received_message`](Frontier::received_message) and [`delivered`](Frontier::delivered): a message that belongs to
+//!   no transaction is in flight, and nothing at or above it is acknowledged or taken for idle, until the sink has it;
 //! - [`reported`](Frontier::reported): the source says that it has sent everything below a point;
 //! - [`sent`](Frontier::sent): the source says that every transaction that commits below a point has been handed out;
 //! - [`hold`](Frontier::hold) and [`release`](Frontier::release): a transaction is prepared, and is settled. The source
@@ -20,12 +22,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::position::{Boundary, CommitLsn, Durable, EndLsn};
+use crate::position::{Boundary, CommitLsn, Durable, EndLsn, Lsn};
 
 /// The state of one session between a source and a sink. See the [module](self).
 #[derive(Clone, Debug)]
 pub struct Frontier {
-    /// Received and not yet durable, in commit order.
+    /// Received and not yet durable, in the order of the stream.
     pending: VecDeque<Pending>,
     /// How many of `pending`, from the front, the sink has been given.
     handed_over: usize,
@@ -51,15 +53,23 @@ pub struct Frontier {
 
 #[derive(Clone, Copy, Debug)]
 struct Pending {
-    commit: CommitLsn,
+    /// A message that belongs to no transaction has none.
+    commit: Option<CommitLsn>,
     end: EndLsn,
+}
+
+impl Pending {
+    /// Whether all of it lies behind `point`. (Both are edges of records: what ends behind, begins behind.)
+    fn is_behind(&self, point: Boundary) -> bool {
+        self.commit.map_or(self.end.0 > point.0, |commit| point.precedes(commit))
+    }
 }
 
 /// The order of events that a frontier was told is impossible: a defect in what drives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("transaction with commit LSN {commit} was received after {after}")]
+#[error("a transaction with commit LSN {commit}, or a message that ends there, was received after {after}")]
 pub struct OutOfOrder {
-    /// The transaction that came too late.
+    /// What came too late.
     pub commit: CommitLsn,
     /// Where the frontier stood.
     pub after: EndLsn,
@@ -92,14 +102,44 @@ impl Frontier {
             return Err(OutOfOrder { commit, after: last });
         }
         self.passed |= self.is_new(commit);
-        self.pending.push_back(Pending { commit, end });
+        self.pending.push_back(Pending { commit: Some(commit), end });
         Ok(())
+    }
+
+    /// The source has handed out a message that belongs to no transaction, whose record ends at `end`, in the order of
+    /// the stream. It holds everything back that lies behind it, until it is [`delivered`](Self::delivered).
+    pub fn received_message(&mut self, end: Lsn) -> Result<(), OutOfOrder> {
+        if let Some(last) = self.pending.back().map(|p| p.end)
+            && end <= last.0
+        {
+            return Err(OutOfOrder { commit: CommitLsn(end), after: last });
+        }
+        self.pending.push_back(Pending { commit: None, end: EndLsn(end) });
+        Ok(())
+    }
+
+    /// The sink has the next message, the one whose record ends at `end`, for good. Counts only if it was given
+    /// everything before it.
+    pub fn delivered(&mut self, end: Lsn) {
+        if self.pending.get(self.handed_over).is_some_and(|p| p.commit.is_none() && p.end.0 == end) {
+            self.handed_over += 1;
+            self.drop_delivered();
+        }
+    }
+
+    fn drop_delivered(&mut self) {
+        while self.handed_over > 0 && self.pending.front().is_some_and(|p| p.commit.is_none()) {
+            self.pending.pop_front();
+            self.handed_over -= 1;
+        }
     }
 
     /// The sink has been given every received transaction up to and including `commit`.
     pub fn handed_over(&mut self, commit: CommitLsn) {
-        let given = self.pending.partition_point(|p| p.commit <= commit);
-        self.handed_over = self.handed_over.max(given);
+        // Not past a message that it does not have.
+        while self.pending.get(self.handed_over).is_some_and(|p| p.commit.is_some_and(|own| own <= commit)) {
+            self.handed_over += 1;
+        }
     }
 
     /// The sink claims that everything up to `claim` is durable. Only what it has been given can be.
@@ -108,6 +148,7 @@ impl Frontier {
             let done = self.pending.pop_front().expect("handed_over counts entries of pending");
             self.handed_over -= 1;
             self.durable = self.durable.max(Some(done.end));
+            self.drop_delivered();
         }
         self.let_go();
     }
@@ -153,7 +194,7 @@ impl Frontier {
     /// The sink has stored `boundary` durably. Ignored unless it is one that [`idle_candidate`](Self::idle_candidate)
     /// could have offered: at or below what the source reported.
     pub fn persisted(&mut self, boundary: Boundary) {
-        if Some(boundary) <= self.reported {
+        if Some(boundary) <= self.reported && self.pending.front().is_none_or(|p| p.is_behind(boundary)) {
             self.persisted = self.persisted.max(Some(boundary));
             self.let_go();
         }
@@ -177,7 +218,7 @@ impl Frontier {
     ///
     /// Nothing is, until this session has gone past what was stored before it.
     pub fn acknowledge(&mut self) -> Option<Durable<Boundary>> {
-        if !self.passed || self.pending.front().is_some_and(|p| !self.is_new(p.commit)) {
+        if !self.passed || self.pending.front().and_then(|p| p.commit).is_some_and(|commit| !self.is_new(commit)) {
             return None;
         }
         let safe = self.persisted.max(self.durable.map(EndLsn::as_boundary)).min(self.attested)?;
@@ -196,13 +237,13 @@ impl Frontier {
     /// past `stop`. A transaction that is open then commits behind it.
     pub fn drained(&self, stop: Boundary) -> bool {
         let passed = self.reported_point().max(self.durable.map(EndLsn::as_boundary)) >= Some(stop)
-            || self.pending.back().is_some_and(|p| stop.precedes(p.commit));
+            || self.pending.back().is_some_and(|p| p.is_behind(stop));
         // What was left out below would not be seen as missing.
         let complete = self.attested >= Some(stop);
-        complete && passed && self.pending.iter().all(|p| stop.precedes(p.commit))
+        complete && passed && self.pending.iter().all(|p| p.is_behind(stop))
     }
 
-    /// Whether everything received is durable.
+    /// Whether everything received is durable, and every message delivered.
     pub fn settled(&self) -> bool {
         self.pending.is_empty()
     }

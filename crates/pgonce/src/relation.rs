@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use postgres_types::Type;
+
 use crate::pgoutput::ReplicaIdentity;
 
 /// A table as described by a pgoutput Relation message: the names and types behind the tuples that follow it.
@@ -42,3 +44,16 @@ impl fmt::Display for Relation {
 
 /// Relations by OID, shared between transactions and copied when one of them changes.
 pub type Relations = Arc<HashMap<u32, Arc<Relation>>>;
+
+/// The name of a built-in type, with its modifier as far as those of `varchar`, `char` and `numeric` go. `None` for a
+/// type made by users.
+pub fn built_in_type(oid: u32, modifier: i32) -> Option<String> {
+    let built_in = Type::from_oid(oid)?;
+    Some(match (built_in.name(), modifier) {
+        (name @ ("varchar" | "bpchar"), 4..) => format!("{name}({})", modifier - 4),
+        ("numeric", 4..) => format!("numeric({}, {})", (modifier - 4) >> 16, (modifier - 4) & 0x7ff),
+        (name, _) if name.starts_with('_') => format!("{}[]", &name[1..]),
+        ("char", _) => "\"char\"".to_owned(),
+        (name, _) => name.to_owned(),
+    })
+}

@@ -13,6 +13,7 @@ use std::future::Future;
 use std::io;
 
 pub use crate::copied::{CopiedRows, CopiedTable};
+use crate::schema_change::{SchemaChange, SchemaDecision};
 use crate::source::SourceIdentity;
 use crate::sql_error::stop_from_sql;
 use crate::stop::{Reason, Side, Stop};
@@ -21,9 +22,10 @@ use crate::transaction::{ReadError, Transaction};
 /// Makes committed transactions durable.
 ///
 /// In each session (and again after every fault that heals): [`accept_source`](Sink::accept_source), then
-/// [`write`](Sink::write) for each batch, in commit order, one at a time. After an error the session is over, and what
-/// was handed over and not persisted comes again in the next one. A flow that begins with a copy hands each table over
-/// first: [`begin_table`](Sink::begin_table), then [`rows`](Sink::rows) until the last ones.
+/// [`write`](Sink::write) for each batch, in commit order, one at a time, with
+/// [`schema_change`](Sink::schema_change) between two batches where a table has changed. After an error the session is
+/// over, and what was handed over and not persisted comes again in the next one. A flow that begins with a copy hands
+/// each table over first: [`begin_table`](Sink::begin_table), then [`rows`](Sink::rows) until the last ones.
 pub trait Sink: Send {
     /// Makes a batch durable. `Ok` says that all of it is, and will be after a crash: what it held may be acknowledged
     /// to the source, and does not come again. Whole transactions, in commit order, none of them empty of meaning: one
@@ -72,6 +74,14 @@ pub trait Sink: Send {
         async { Err(SinkError::permanent("it says that it takes a copy and has no rows method")) }
     }
 
+    /// Whether it takes transactions when they are prepared for a two-phase commit, and how they were settled
+    /// ([`Kind`](crate::transaction::Kind)). The source has to be told, too:
+    /// [`TwoPhase::Seen`](crate::assemble::TwoPhase::Seen). A prepared transaction has to be as durable as a committed
+    /// one: it does not come again at its commit.
+    fn takes_prepared(&self) -> bool {
+        false
+    }
+
     /// A session begins: with this source, before anything stored is read. A sink may refuse it, and drops what it
     /// holds of an earlier session.
     ///
@@ -81,6 +91,21 @@ pub trait Sink: Send {
     fn accept_source(&mut self, source: &SourceIdentity) -> impl Future<Output = Result<(), SinkError>> + Send {
         let _ = source;
         async { Ok(()) }
+    }
+
+    /// A table has changed: rows of the next transaction are of its new form. Everything before that transaction has
+    /// been written. Accepted, the new form is stored with the transaction; where that is not persisted, the same
+    /// change comes again. The default accepts what is additive, and refuses what is destructive.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot decide, or cannot follow. [`SinkError::transient`] where it may later.
+    fn schema_change(
+        &mut self,
+        change: &SchemaChange,
+    ) -> impl Future<Output = Result<SchemaDecision, SinkError>> + Send {
+        let decision = change.default_decision();
+        async move { Ok(decision) }
     }
 }
 

@@ -216,6 +216,14 @@ pub enum Reason {
         /// What to do about it.
         hint: String,
     },
+    /// A table has changed on the source, and the program's sink does not accept it.
+    #[error("table {table} has changed on the source, and the sink does not accept it: {what}")]
+    SchemaChanged {
+        /// Schema-qualified name, as it was before.
+        table: String,
+        /// The differences.
+        what: String,
+    },
     /// The flow began with other names on the target: rows would go elsewhere from here on.
     #[error("the map of flow {flow} is not the one that it began with: {what}")]
     MapChanged {
@@ -380,7 +388,9 @@ impl Family {
             | "source_not_ready"
             | "table_joined" => Family::Source,
             "transaction_failed" | "row_conflict" | "redelivery_conflict" | "sink_failed" => Family::Apply,
-            "target_not_ready" | "schema_mismatch" | "target_not_empty" | "sink_refused" => Family::Target,
+            "target_not_ready" | "schema_mismatch" | "schema_changed" | "target_not_empty" | "sink_refused" => {
+                Family::Target
+            }
             "fenced" => Family::Fenced,
             "local_file" | "spill_full" => Family::Local,
             "protocol" | "internal" => Family::Internal,
@@ -443,6 +453,7 @@ impl Reason {
             Reason::SourceNotReady { .. } => ("source_not_ready", false, F::Source),
             Reason::TargetNotReady { .. } => ("target_not_ready", false, F::Target),
             Reason::SchemaMismatch { .. } => ("schema_mismatch", false, F::Target),
+            Reason::SchemaChanged { .. } => ("schema_changed", false, F::Target),
             Reason::MapChanged { .. } => ("map_changed", false, F::Usage),
             Reason::TableJoined { .. } => ("table_joined", true, F::Source),
             Reason::TargetNotEmpty { .. } => ("target_not_empty", false, F::Target),
@@ -523,6 +534,14 @@ impl Reason {
                  back does not send them. (A table that was merely added is no reason to stop: it is copied while \
                  the flow goes on.) {RESET}"
             ),
+            Reason::SchemaChanged { .. } => {
+                "Everything before the transaction that brought the change is written, and \
+                 nothing of it. The rows in it have the new form, so that changing the table back on the source does \
+                 not help. Make the same change where the sink writes to, let the sink accept it (its `schema_change` \
+                 returns `SchemaDecision::Accept`), and start the program again: it is asked again, and takes the \
+                 flow up at this transaction. How the source has it now: \\d and the table's name, in psql."
+                    .to_owned()
+            }
             Reason::MapChanged { .. } => format!(
                 "A flow keeps its map: put `map` back to what it was (`pgonce status` shows it). To carry the tables \
                 elsewhere, start over with the new map. {RESET}"
@@ -567,9 +586,9 @@ impl Reason {
                 .to_owned(),
             Reason::SpillFull { xid, .. } => format!(
                 "Nothing of it has been applied, and everything before it has. Where the disk has room: \
-                 `pgonce run --spill-disk 200GB` (or `spill.disk` in the file, and `data_dir` to place it). Whether the \
-                 transaction is still open, on the source: SELECT pid, usename, application_name, state, xact_start \
-                 FROM pg_stat_activity WHERE backend_xid = '{xid}';"
+                 `pgonce run --spill-disk 200GB` (or `spill.disk` in the file, and `data_dir` to place it). Whether \
+                 the transaction is still open, on the source: SELECT pid, usename, application_name, state, \
+                 xact_start FROM pg_stat_activity WHERE backend_xid = '{xid}';"
             ),
             Reason::Internal { .. } => "This is a defect of pgonce: please report it. Nothing was acknowledged \
             that was not \

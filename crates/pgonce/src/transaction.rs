@@ -5,6 +5,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use xxhash_rust::xxh3::xxh3_128;
+
 use crate::assemble::Body;
 use crate::pgoutput::{DecodeError, Message, OldTuple, PgTime, Tuple, decode_message};
 use crate::position::{CommitLsn, EndLsn, Lsn};
@@ -17,6 +19,7 @@ use crate::relation::{Relation, Relations};
 /// memory. What is not yet durable can be passed over again.
 #[derive(Clone, Debug)]
 pub struct Transaction {
+    pub(crate) kind: Kind,
     pub(crate) xid: u32,
     pub(crate) commit: CommitLsn,
     pub(crate) end: EndLsn,
@@ -36,7 +39,57 @@ pub struct Transaction {
     pub(crate) left_out: Option<Arc<HashSet<u32>>>,
 }
 
+/// What a [`Transaction`] says of the one on the source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Kind {
+    /// It committed, with these changes.
+    #[default]
+    Committed,
+    /// It was prepared, with these changes, and may yet commit or be rolled back: [`gid`](Transaction::gid) tells
+    /// which one is settled later. Only for a sink that takes them
+    /// ([`TwoPhase::Seen`](crate::assemble::TwoPhase::Seen)), as the next two are. Its positions are those of the
+    /// prepare record.
+    Prepared,
+    /// It committed; its changes came with [`Prepared`](Kind::Prepared), perhaps in an earlier session.
+    CommitPrepared,
+    /// It was rolled back. The sink may never have seen it prepared. The source tells where the record of the rollback
+    /// ends and not where it starts: the position in its place is one byte below the end.
+    RollbackPrepared,
+}
+
 impl Transaction {
+    /// The settling of a prepared transaction: no changes.
+    pub(crate) fn settling(
+        kind: Kind,
+        xid: u32,
+        gid: Arc<str>,
+        commit: CommitLsn,
+        end: EndLsn,
+        time: PgTime,
+    ) -> Transaction {
+        Transaction {
+            kind,
+            xid,
+            commit,
+            end,
+            commit_time: time,
+            gid: Some(gid),
+            origin: None,
+            change_count: 0,
+            truncated: Arc::new([]),
+            digest: Digest(xxh3_128(&[])),
+            body: Body::empty(),
+            relations: Relations::default(),
+            described: Arc::new([]),
+            left_out: None,
+        }
+    }
+
+    /// Whether it committed, or was prepared or settled in two phases.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// Transaction id on the source.
     pub fn xid(&self) -> u32 {
         self.xid
@@ -87,6 +140,34 @@ impl Transaction {
     /// Bytes of the encoded changes that lie in memory; the rest is spilled.
     pub fn in_memory(&self) -> usize {
         self.body.in_memory()
+    }
+
+    /// Which of these relations is changed by the change that has so many others before it: a server describes a
+    /// relation right before a change that needs it.
+    pub(crate) fn changed_at(&self, places: &[(u64, u32)]) -> Result<HashSet<u32>, ReadError> {
+        let mut changed = HashSet::new();
+        let Some((last, _)) = places.last() else { return Ok(changed) };
+        let (mut reader, mut places, mut at) = (self.body.reader(), places, 0);
+        while at <= *last && reader.advance()? {
+            let entry = reader.entry();
+            while let Some(((place, oid), rest)) = places.split_first()
+                && *place == at
+            {
+                let is_changed = match decode_message(entry, false)? {
+                    Message::Insert { relation, .. }
+                    | Message::Update { relation, .. }
+                    | Message::Delete { relation, .. } => relation == *oid,
+                    Message::Truncate { relations, .. } => relations.into_iter().any(|relation| relation == *oid),
+                    _ => false,
+                };
+                if is_changed {
+                    changed.insert(*oid);
+                }
+                places = rest;
+            }
+            at += 1;
+        }
+        Ok(changed)
     }
 
     /// A pass over the changes, from the first one. What is in the copy of a table already is left out.

@@ -10,8 +10,12 @@ use proptest::prelude::*;
 enum Step {
     /// A transaction arrives: its commit record starts `gap` bytes behind the last record (0: exactly there).
     Receive { gap: u64, length: u64 },
+    /// A message outside any transaction arrives, whose record lies `gap` bytes behind the last one.
+    Message { gap: u64, length: u64 },
     /// The sink is given up to so many of the transactions that wait.
     HandOver(usize),
+    /// The sink has a message: the next one, if its turn has come; or, a defect of what drives it, one before its turn.
+    Deliver { early: bool },
     /// The sink claims durability: of what it was given up to an index, or of a number out of the air.
     Claim(Claim),
     /// A keepalive reports a position `gap` bytes behind the last record.
@@ -43,7 +47,9 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     prop_oneof![
         4 => (0u64..3, 1u64..5).prop_map(|(gap, length)| Step::Receive { gap, length }),
+        2 => (0u64..3, 1u64..5).prop_map(|(gap, length)| Step::Message { gap, length }),
         3 => (0usize..4).prop_map(Step::HandOver),
+        3 => prop::bool::weighted(0.2).prop_map(|early| Step::Deliver { early }),
         3 => claim.prop_map(Step::Claim),
         3 => (0u64..4, prop::bool::weighted(0.3)).prop_map(|(gap, open)| Step::Report { gap, open }),
         2 => prop::option::weighted(0.2, 0u64..300).prop_map(|mistaken| Step::Persist { mistaken }),
@@ -58,7 +64,11 @@ fn step() -> impl Strategy<Value = Step> {
 struct Sent {
     commit: u64,
     end: u64,
+    /// A message: `commit` is where its record starts.
+    message: bool,
+    /// Given to the sink in this session.
     handed_over: bool,
+    /// Of a message: delivered, at some time.
     durable: bool,
 }
 
@@ -87,6 +97,8 @@ struct World {
     acknowledged: u64,
     /// Where the session began.
     resent_from: u64,
+    /// What was stored when it began.
+    stored_before: u64,
 }
 
 const START: u64 = 10;
@@ -97,7 +109,11 @@ fn boundary(at: u64) -> Boundary {
 
 impl World {
     fn durable_end(&self) -> u64 {
-        self.sent.iter().take_while(|t| t.durable).map(|t| t.end).last().unwrap_or(0)
+        self.sent.iter().take_while(|t| t.durable).filter(|t| !t.message).map(|t| t.end).last().unwrap_or(0)
+    }
+
+    fn durable_commit(&self) -> u64 {
+        self.sent.iter().take_while(|t| t.durable).filter(|t| !t.message).map(|t| t.commit).last().unwrap_or(0)
     }
 
     fn stored(&self) -> u64 {
@@ -135,10 +151,31 @@ impl World {
         let (index, t) = (self.received, self.sent[self.received]);
         self.prepares_below(t.commit, frontier);
         self.received += 1;
-        frontier.received(CommitLsn(Lsn(t.commit)), EndLsn(Lsn(t.end))).unwrap();
+        match t.message {
+            false => frontier.received(CommitLsn(Lsn(t.commit)), EndLsn(Lsn(t.end))).unwrap(),
+            // Delivered before what is stored behind it: it does not reach the frontier.
+            true if t.end <= self.stored_before => self.sent[index].handed_over = true,
+            true => frontier.received_message(Lsn(t.end)).unwrap(),
+        }
         if let Some(p) = self.prepared.iter().find(|p| p.settled == Some(index) && p.held) {
             frontier.release(boundary(p.at), Some(EndLsn(Lsn(t.end))));
         }
+    }
+
+    fn send(&mut self, gap: u64, length: u64, message: bool) {
+        let commit = self.wal + gap;
+        self.wal = commit + length;
+        self.sent.push(Sent { commit, end: self.wal, message, handed_over: false, durable: false });
+    }
+
+    /// The first that the sink has not been given.
+    fn next(&self) -> usize {
+        self.sent[..self.received].iter().take_while(|t| t.handed_over).count()
+    }
+
+    fn deliver_message(&mut self, index: usize, frontier: &mut Frontier) {
+        (self.sent[index].handed_over, self.sent[index].durable) = (true, true);
+        frontier.delivered(Lsn(self.sent[index].end));
     }
 
     /// The session is told of what was prepared up to there. What was acknowledged away is not sent again.
@@ -156,14 +193,31 @@ impl World {
         match *step {
             Step::Receive { gap, length } => {
                 if caught_up {
-                    let commit = self.wal + gap;
-                    self.wal = commit + length;
-                    self.sent.push(Sent { commit, end: self.wal, handed_over: false, durable: false });
+                    self.send(gap, length, false);
                 }
                 self.deliver(frontier);
             }
+            Step::Message { gap, length } => {
+                if caught_up {
+                    self.send(gap, length, true);
+                }
+                self.deliver(frontier);
+            }
+            Step::Deliver { early: false } => {
+                let next = self.next();
+                if next < self.received && self.sent[next].message {
+                    self.deliver_message(next, frontier);
+                }
+            }
+            Step::Deliver { early: true } => {
+                let next = self.next();
+                if let Some(t) = self.sent[..self.received].iter().skip(next + 1).find(|t| t.message) {
+                    frontier.delivered(Lsn(t.end));
+                }
+            }
             Step::HandOver(count) => {
-                let waiting = self.sent[..self.received].iter_mut().filter(|t| !t.handed_over).take(count);
+                let next = self.next();
+                let waiting = self.sent[next..self.received].iter_mut().take_while(|t| !t.message).take(count);
                 let last = waiting.map(|t| {
                     t.handed_over = true;
                     t.commit
@@ -173,7 +227,9 @@ impl World {
                 }
             }
             Step::Claim(ref claim) => {
-                let given = |index: usize| self.sent.iter().filter(|t| t.handed_over).nth(index).map_or(0, |t| t.end);
+                let given = |index: usize| {
+                    self.sent.iter().filter(|t| t.handed_over && !t.message).nth(index).map_or(0, |t| t.end)
+                };
                 let number = match *claim {
                     Claim::Given(index) => given(index),
                     Claim::Number(number) => number,
@@ -181,7 +237,7 @@ impl World {
                 };
                 frontier.made_durable(EndLsn(Lsn(number)));
                 // What a sink says of a transaction that it was given is believed; of others it cannot know.
-                for t in self.sent.iter_mut().filter(|t| t.handed_over && t.end <= number) {
+                for t in self.sent.iter_mut().filter(|t| t.handed_over && !t.message && t.end <= number) {
                     t.durable = true;
                 }
             }
@@ -228,9 +284,7 @@ impl World {
                 let Some(&index) = open.get(which % open.len().max(1)) else { return };
                 if commits {
                     self.prepared[index].settled = Some(self.sent.len());
-                    let (commit, end) = (self.wal, self.wal + 2);
-                    self.wal = end;
-                    self.sent.push(Sent { commit, end, handed_over: false, durable: false });
+                    self.send(0, 2, false);
                     self.deliver(frontier);
                 } else {
                     frontier.release(boundary(self.prepared.remove(index).at), None);
@@ -246,6 +300,11 @@ impl World {
                     t.handed_over = index < self.received;
                 }
                 (self.reported, self.attested) = (0, 0);
+                self.stored_before = self.durable_commit().max(self.persisted).max(START);
+                // What was delivered and has nothing stored behind it comes again.
+                let before = self.stored_before;
+                let again = |t: &&mut Sent| t.message && t.end > before && t.commit >= resent_from;
+                self.sent.iter_mut().filter(again).for_each(|t| t.durable = false);
                 *frontier = self.frontier();
             }
         }
@@ -270,9 +329,16 @@ fn run(steps: &[Step]) {
     world.prepared.retain(|p| p.settled.is_some());
     world.attested = u64::MAX;
     frontier.attested(boundary(u64::MAX));
-    for t in &mut world.sent {
+    for index in world.next()..world.sent.len() {
+        let t = &mut world.sent[index];
         (t.handed_over, t.durable) = (true, true);
-        frontier.handed_over(CommitLsn(Lsn(t.commit)));
+        match t.message {
+            true => frontier.delivered(Lsn(t.end)),
+            false => frontier.handed_over(CommitLsn(Lsn(t.commit))),
+        }
+    }
+    for t in &mut world.sent {
+        t.durable = true;
     }
     frontier.made_durable(EndLsn(Lsn(u64::MAX)));
     (world.reported, world.persisted) = (world.wal, world.wal);

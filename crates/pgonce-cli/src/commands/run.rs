@@ -155,6 +155,7 @@ fn slot_settings(config: &FlowConfig, spill: PathBuf) -> SlotSettings {
         Publish::Ours { tables, .. } if tables.is_empty() => Some(vec!["*.*".to_owned()]),
         Publish::Ours { tables, .. } => Some(tables.clone()),
     };
+    settings.origin = source.origin;
     settings.streaming = source.streaming;
     let SpillConfig { memory, disk } = config.spill;
     settings.spill = SpillSettings { memory, disk, directory: spill };

@@ -145,6 +145,18 @@ pub static KEYS: &[Key] = &[
         more: "",
     },
     Key {
+        path: "source.origin",
+        flag: "origin",
+        value: "WHICH",
+        kind: Kind::Choice(&["any", "none"]),
+        default: Fallback::Value("any"),
+        example: "none",
+        help: "Which transactions are carried: `any`, or only those that have no replication origin (`none`), so that \
+               what the source itself got by replication is left out",
+        more: "A server that applies changes by logical replication marks them with an origin. The initial copy takes \
+               the rows of a table whatever their origin. What was left out is not sent later.",
+    },
+    Key {
         path: "source.streaming",
         flag: "streaming",
         value: "SETTING",

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use pgonce::assemble::SpillSettings;
 use pgonce::connect::{ConnectionSettings, Environment, ParseConnectionError};
 use pgonce::destination::StartMode;
-use pgonce::slot_source::Streaming;
+use pgonce::slot_source::{OriginFilter, Streaming};
 use pgonce_target::{SynchronousCommit, TableMap};
 
 use self::flags::{DEFAULT_FILE, FlowOptions};
@@ -64,6 +64,8 @@ pub struct SourceConfig {
     pub publish: Publish,
     /// The replication slot.
     pub slot: String,
+    /// Which transactions are carried, by where they come from.
+    pub origin: OriginFilter,
     /// Whether transactions are sent while they are in progress.
     pub streaming: Streaming,
 }
@@ -204,6 +206,10 @@ impl FlowConfig {
                 id: raw.one(key("source.id")).map(source_id).transpose()?,
                 publish: publish(raw, &ours)?,
                 slot: raw.one(key("source.slot")).map(slot_name).transpose()?.unwrap_or(ours),
+                origin: match choice(raw, key("source.origin"))? {
+                    Some("none") => OriginFilter::None,
+                    _ => OriginFilter::Any,
+                },
                 streaming: match choice(raw, key("source.streaming"))? {
                     Some("off") => Streaming::Off,
                     _ => Streaming::On,

@@ -177,6 +177,7 @@ fn the_schema_takes_what_the_reader_takes_and_refuses_what_it_refuses() {
         "source: {tables: a.b, publication: [p, q]}\n",
         "jobs: ${WHO}\nstart: ${WHO}\ncopy_schema: ${WHO}\n",
         "target: {synchronous_commit: on}\n",
+        "source: {origin: none}\n",
     ]
     .map(str::to_owned);
     for text in &taken {
@@ -201,6 +202,7 @@ fn the_schema_takes_what_the_reader_takes_and_refuses_what_it_refuses() {
         "start: later",
         "copy_schema: maybe",
         "target: {synchronous_commit: local}",
+        "source: {origin: local}",
         "data_dir: ''",
         "[flow]",
     ];
@@ -326,6 +328,8 @@ fn flags_alone_describe_a_flow() {
         "false",
         "--source-id",
         "here",
+        "--origin",
+        "none",
     ]);
     let config = validated(&raw).expect("valid");
     assert_eq!(config.source.publish, Publish::Existing(["p", "q", "r"].map(str::to_owned).to_vec()));
@@ -333,6 +337,7 @@ fn flags_alone_describe_a_flow() {
     assert_eq!(config.start, StartMode::GoForward);
     assert_eq!((config.jobs, config.data_dir.as_path()), (2, Path::new("/var/tmp/x")));
     assert_eq!(config.source.id.as_deref(), Some("here"));
+    assert_eq!(config.source.origin, pgonce::slot_source::OriginFilter::None);
     assert_eq!(config.target.synchronous_commit, SynchronousCommit::On);
 }
 

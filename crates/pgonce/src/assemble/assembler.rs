@@ -9,7 +9,8 @@ use super::budget::{Meter, SpillError, SpillSettings};
 use super::error::{AssembleError, misplaced};
 use super::open::{Ending, Open};
 use super::prepared::{CommitPrepared, PreparedTransaction, RollbackPrepared, TwoPhase};
-use crate::pgoutput::{Message, PgTime, RelationBody, decode_message};
+use crate::heartbeat;
+use crate::pgoutput::{LogicalMessageBody, Message, PgTime, RelationBody, decode_message};
 use crate::position::{Boundary, CommitLsn, EndLsn, Lsn};
 use crate::relation::{Relation, RelationColumn, Relations};
 use crate::transaction::Transaction;
@@ -34,6 +35,9 @@ pub struct Assembler {
     two_phase: TwoPhase,
     /// What committed before it has been applied in an earlier session.
     applied: Boundary,
+    leaves_out_origins: bool,
+    /// The origin that was named last.
+    origin: Option<Arc<str>>,
 }
 
 /// What the messages belong to that come now.
@@ -80,15 +84,15 @@ pub(crate) struct OpenTransaction {
 
 /// What a message brought to an end.
 #[derive(Debug)]
-pub enum Assembled {
+pub enum Assembled<'m> {
     /// Nothing yet.
     Nothing,
     /// A committed transaction is complete.
     Transaction(Transaction),
-    /// A transaction of which nothing is published, or nothing is left, committed and ended there.
+    /// A transaction of which nothing is published, nothing is left, or nothing is wanted, committed and ended there.
     Empty(EndLsn),
-    /// A non-transactional message of `pg_logical_emit_message`, written at this position.
-    Message(Lsn),
+    /// A non-transactional message of `pg_logical_emit_message`.
+    Message(LogicalMessageBody<'m>),
     /// A transaction is prepared, and kept until it is settled. Its prepare record starts at this point: while nothing
     /// behind it is acknowledged, the server sends the transaction again.
     Held(Boundary),
@@ -123,7 +127,15 @@ impl Assembler {
             prepared: HashMap::new(),
             two_phase: TwoPhase::AtCommit,
             applied: Boundary(Lsn::ZERO),
+            leaves_out_origins: false,
+            origin: None,
         }
+    }
+
+    /// Leaves out transactions that have an origin: where the server does not do it itself, before PostgreSQL 16.
+    #[must_use]
+    pub fn leaving_out_origins(self, leaves_out_origins: bool) -> Assembler {
+        Assembler { leaves_out_origins, ..self }
     }
 
     /// What becomes of prepared transactions.
@@ -166,7 +178,7 @@ impl Assembler {
     }
 
     /// Takes the next message of the stream.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<Assembled, AssembleError> {
+    pub fn push<'m>(&mut self, bytes: &'m [u8]) -> Result<Assembled<'m>, AssembleError> {
         let in_part = matches!(self.sending, Sending::Part(_));
         let message = decode_message(bytes, in_part)?;
         match message {
@@ -176,13 +188,23 @@ impl Assembler {
             Message::Truncate { relations, .. } => {
                 self.change(&message, bytes, relations.len() as u64)?.truncates(relations.into_iter());
             }
-            Message::LogicalMessage(body) if body.transactional => {
-                self.change(&message, bytes, 1)?;
+            Message::LogicalMessage(body) if !body.transactional => return Ok(Assembled::Message(body)),
+            // Of a heartbeat its transaction is all there is to see.
+            Message::LogicalMessage(body) if body.prefix == heartbeat::PREFIX => {
+                self.current("a message")?.heartbeat = true;
             }
-            Message::LogicalMessage(body) => return Ok(Assembled::Message(body.lsn)),
+            Message::LogicalMessage(_) => drop(self.change(&message, bytes, 1)?),
             Message::Relation(body) => self.describe(&body)?,
             Message::Type { .. } => {}
-            Message::Origin { name, .. } => self.current("Origin")?.origin = Some(name.into()),
+            Message::Origin { name, .. } => {
+                // One and the same for many transactions in a row.
+                let known = self.origin.take().filter(|known| **known == *name);
+                let origin = known.unwrap_or_else(|| name.into());
+                let left_out = self.leaves_out_origins;
+                let open = self.current("Origin")?;
+                (open.origin, open.left_out) = (Some(Arc::clone(&origin)), left_out);
+                self.origin = Some(origin);
+            }
             Message::Begin { final_lsn, xid, .. } => self.begin("Begin", xid, Announced::Commit(final_lsn))?,
             Message::Commit { commit, end, commit_time, .. } => return self.commit(commit, end, commit_time),
             Message::StreamStart { xid, first } => self.stream_start(xid, first)?,
@@ -253,6 +275,9 @@ impl Assembler {
     fn change(&mut self, message: &Message<'_>, bytes: &[u8], counts: u64) -> Result<&mut Open, AssembleError> {
         let stream_xid = message.stream_xid();
         let open = self.current("a change")?;
+        if open.left_out {
+            return self.current("a change");
+        }
         // Behind the first byte a streamed message has the id of its (sub-)transaction; otherwise they are the same.
         let behind = match stream_xid {
             Some(xid) => {
@@ -375,7 +400,12 @@ impl Assembler {
         Ok(())
     }
 
-    fn commit(&mut self, commit: CommitLsn, end: EndLsn, commit_time: PgTime) -> Result<Assembled, AssembleError> {
+    fn commit(
+        &mut self,
+        commit: CommitLsn,
+        end: EndLsn,
+        commit_time: PgTime,
+    ) -> Result<Assembled<'static>, AssembleError> {
         let Sending::Whole(open, Announced::Commit(announced)) = self.take_sending() else {
             return Err(misplaced("Commit", "outside of a transaction"));
         };
@@ -424,7 +454,7 @@ impl Assembler {
         Ok(())
     }
 
-    fn prepare(&mut self, open: Open, prepare: Prepare<'_>) -> Result<Assembled, AssembleError> {
+    fn prepare(&mut self, open: Open, prepare: Prepare<'_>) -> Result<Assembled<'static>, AssembleError> {
         let Prepare { prepare_lsn, prepare_end_lsn, prepare_time, gid } = prepare;
         match self.two_phase {
             TwoPhase::AtCommit => {
@@ -440,7 +470,7 @@ impl Assembler {
         }
     }
 
-    fn commit_prepared(&mut self, settled: CommitPrepared) -> Result<Assembled, AssembleError> {
+    fn commit_prepared(&mut self, settled: CommitPrepared) -> Result<Assembled<'static>, AssembleError> {
         if self.two_phase == TwoPhase::Seen {
             return Ok(Assembled::CommitPrepared(settled));
         }

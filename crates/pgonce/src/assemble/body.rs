@@ -44,6 +44,11 @@ impl Drop for Spilled {
 }
 
 impl Body {
+    /// Of a transaction without changes.
+    pub(crate) fn empty() -> Body {
+        Body::in_memory_only(Bytes::new())
+    }
+
     pub(super) fn in_memory_only(tail: Bytes) -> Body {
         Body { spilled: None, tail }
     }

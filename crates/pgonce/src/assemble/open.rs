@@ -11,12 +11,16 @@ use super::spool::Spool;
 use crate::pgoutput::PgTime;
 use crate::position::{CommitLsn, EndLsn};
 use crate::relation::{Relation, Relations};
-use crate::transaction::Transaction;
+use crate::transaction::{Kind, Transaction};
 
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) xid: u32,
     pub(super) origin: Option<Arc<str>>,
+    /// It has an origin, and such are not wanted: nothing of it is kept.
+    pub(super) left_out: bool,
+    /// A heartbeat is in it: it is delivered though nothing else is.
+    pub(super) heartbeat: bool,
     /// The relations known at its begin. None in a transaction that is streamed: it describes what it uses.
     relations: Relations,
     described: Vec<Description>,
@@ -56,6 +60,8 @@ impl Open {
         Open {
             xid,
             origin: None,
+            left_out: false,
+            heartbeat: false,
             relations,
             described: Vec::new(),
             entries: 0,
@@ -141,8 +147,9 @@ impl Open {
         Ok(())
     }
 
+    /// Whether there is nothing to deliver.
     pub(super) fn is_empty(&self) -> bool {
-        self.change_count == 0
+        self.left_out || (self.change_count == 0 && !self.heartbeat)
     }
 
     /// Bytes of its changes.
@@ -174,6 +181,7 @@ impl Open {
         let (body, digest, rest) = self.spool.finish()?;
         let described: Vec<_> = self.described.into_iter().map(|d| (d.at, d.relation)).collect();
         let transaction = Transaction {
+            kind: Kind::Committed,
             xid: self.xid,
             commit: ending.commit,
             end: ending.end,
@@ -181,15 +189,20 @@ impl Open {
             gid: ending.gid,
             origin: self.origin,
             change_count: self.change_count,
-            truncated: self.truncated.into(),
+            truncated: shared(self.truncated),
             digest,
             body,
             relations: self.relations,
-            described: described.into(),
+            described: shared(described),
             left_out: None,
         };
         Ok((transaction, rest))
     }
+}
+
+/// Shares a list. What most transactions have, an empty one, takes no memory.
+fn shared<T: 'static>(list: Vec<T>) -> Arc<[T]> {
+    if list.is_empty() { Arc::default() } else { list.into() }
 }
 
 /// Where each sub-transaction began that may still be rolled back: all that wrote something and were not. Of one that

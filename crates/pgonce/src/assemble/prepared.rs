@@ -7,7 +7,7 @@ use super::error::AssembleError;
 use super::open::{Ending, Open};
 use crate::pgoutput::PgTime;
 use crate::position::{CommitLsn, EndLsn, Lsn};
-use crate::transaction::{Changes, Digest, Transaction};
+use crate::transaction::{Changes, Digest, Kind, Transaction};
 
 /// What becomes of transactions that are prepared for a two-phase commit (`PREPARE TRANSACTION`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,6 +46,11 @@ impl PreparedTransaction {
         let finished: io::Result<_> = open.finish(ending);
         let (content, _) = finished.map_err(AssembleError::SpillRead)?;
         Ok(PreparedTransaction { gid, prepare_time, content })
+    }
+
+    /// It as a [`Transaction`] of its kind, with the positions of the prepare record.
+    pub fn into_transaction(self) -> Transaction {
+        Transaction { kind: Kind::Prepared, ..self.content }
     }
 
     /// Transaction id on the source.
@@ -119,6 +124,14 @@ pub struct CommitPrepared {
     pub commit_time: PgTime,
 }
 
+impl CommitPrepared {
+    /// It as a [`Transaction`] of its kind.
+    pub fn into_transaction(self) -> Transaction {
+        let CommitPrepared { xid, gid, commit, end, commit_time } = self;
+        Transaction::settling(Kind::CommitPrepared, xid, gid, commit, end, commit_time)
+    }
+}
+
 /// A prepared transaction was rolled back. The sink may never have seen it prepared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RollbackPrepared {
@@ -132,4 +145,13 @@ pub struct RollbackPrepared {
     pub end: EndLsn,
     /// When it was rolled back, by the source's clock.
     pub rollback_time: PgTime,
+}
+
+impl RollbackPrepared {
+    /// It as a [`Transaction`] of its kind.
+    pub fn into_transaction(self) -> Transaction {
+        let RollbackPrepared { xid, gid, end, rollback_time, .. } = self;
+        let start = CommitLsn(Lsn(end.0.0.saturating_sub(1)));
+        Transaction::settling(Kind::RollbackPrepared, xid, gid, start, end, rollback_time)
+    }
 }

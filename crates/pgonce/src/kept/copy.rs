@@ -5,11 +5,12 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes};
 use tokio::sync::Mutex;
 
-use super::{Inner, Keeping};
+use super::record::TableRecord;
+use super::{Inner, Keeping, Session};
 use crate::copied::{CopiedRows, CopiedTable};
 use crate::copy_text::{BadCopyText, RowBuffer};
 use crate::destination::Loader;
-use crate::piece::{Extent, Format, Piece, TableCopy};
+use crate::piece::{Extent, Format, Piece, Standing, TableCopy};
 use crate::position::Boundary;
 use crate::sink::State;
 use crate::snapshot::TableRows;
@@ -59,6 +60,57 @@ impl<K: Keeping + 'static> Loader for TableLoader<K> {
     }
 }
 
+impl<K: Keeping> Inner<K> {
+    /// The session, for what was made in session `number`.
+    fn take_for(&mut self, number: u64) -> Result<Session, Stop> {
+        match number == self.sessions {
+            true => self.take(),
+            false => Err(Stop::internal("the session that the copy belonged to is over")),
+        }
+    }
+}
+
+impl Session {
+    /// Takes in what is to be copied. False: it is stored already.
+    pub(super) fn plan(&mut self, tables: &[TableCopy], published: &str) -> Result<bool, Stop> {
+        let Session { bound: Some((flow, _)), scope, .. } = self else {
+            return Err(Stop::internal("planned before the flow was bound"));
+        };
+        let mut any = false;
+        for copy in tables.iter().filter(|copy| copy.standing != Standing::Planned) {
+            let oid = copy.table.oid;
+            let before = flow.tables.iter().position(|table| table.oid == oid);
+            let before = before.map(|at| flow.tables.swap_remove(at));
+            flow.tables.push(TableRecord {
+                oid,
+                bytes: copy.pieces.iter().map(|piece| piece.bytes).sum(),
+                begun: copy.replaces || before.is_some_and(|before| before.begun),
+                boundary: None,
+            });
+            scope.table(oid, None);
+            any = true;
+        }
+        if any {
+            published.clone_into(&mut flow.binding.published);
+        }
+        Ok(any)
+    }
+
+    /// What is stored of a table that is copied.
+    fn copy(&mut self, oid: u32) -> Result<&mut TableRecord, Stop> {
+        let table = self.bound()?.0.tables.iter_mut().find(|table| table.oid == oid);
+        table.ok_or_else(|| Stop::internal("a table is copied that was not planned"))
+    }
+}
+
+/// The refusal of tables that would have to be copied.
+pub(super) fn not_taken(tables: &[TableCopy]) -> Stop {
+    let names: Vec<String> = tables.iter().map(|copy| copy.table.to_string()).collect();
+    let what = format!("the sink takes no copy, and {} would have to be copied", names.join(", "));
+    let hint = "Let the sink take a copy: Sink::takes_copy, begin_table and rows.".to_owned();
+    Reason::Unsupported { what, hint }.into()
+}
+
 impl<K: Keeping> TableLoader<K> {
     /// The copy begins. That it has is stored before any row is: what is there may have to be removed then.
     async fn begin(&self, table: &TableCopy) -> Result<(), Stop> {
@@ -71,7 +123,9 @@ impl<K: Keeping> TableLoader<K> {
         let state = State { flow: &inner.flow, records: &records, version, replaces };
         let (relation, key) = (&table.relation, table.table.key.as_slice());
         let begun = inner.keeping.begin_table(&CopiedTable { relation, key, anew, state }).await;
-        inner.put_back(session, begun)
+        begun.map_err(|e| inner.failed(e))?;
+        inner.session = Some(session);
+        Ok(())
     }
 
     /// Hands rows over; the last ones with the boundary at which they were read.
@@ -83,11 +137,13 @@ impl<K: Keeping> TableLoader<K> {
         if last.is_some() {
             session.copy(oid)?.boundary = last;
             session.scope.table(oid, last);
+            session.schemas.copied(&table.relation);
         }
         let (records, version, replaces) = session.next_state(last.is_some())?;
         let state = State { flow: &inner.flow, records: &records, version, replaces };
         let rows = CopiedRows { relation: &table.relation, buffer, last: last.is_some(), state };
-        let taken = inner.keeping.rows(&rows).await;
-        inner.put_back(session, taken)
+        inner.keeping.rows(&rows).await.map_err(|e| inner.failed(e))?;
+        inner.session = Some(session);
+        Ok(())
     }
 }

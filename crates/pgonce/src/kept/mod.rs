@@ -3,6 +3,7 @@
 mod copy;
 mod keeping;
 mod record;
+mod schemas;
 mod scope;
 mod window;
 
@@ -14,14 +15,17 @@ use tokio::sync::Mutex;
 pub use self::copy::TableLoader;
 pub use self::keeping::{Atomic, Keeping, Stored};
 use self::record::{FLOW, FlowRecord, POSITION, PositionRecord, TableRecord, Unreadable};
+use self::schemas::{SCHEMA, Schemas, Step};
 use self::scope::Scope;
 use self::window::{Comparison, Window};
 use crate::checkpoint_store::CheckpointStore;
+use crate::described::Described;
 use crate::destination::{Destination, Stored as StoredState, Written};
 use crate::flow::{Binding, IdlePoint, SourceIdentity, StartMode, StoredFlow};
-use crate::piece::{CopyPlan, Format, Standing, TableCopy};
+use crate::piece::{CopyPlan, Format, TableCopy};
 use crate::position::{Boundary, Checkpoint};
 use crate::published::tables_of;
+use crate::schema_change::{SchemaChange, SchemaDecision};
 use crate::sink::{AtomicSink, Batch, Record, Sink, SinkError, State};
 use crate::stop::{Reason, Stop};
 use crate::transaction::Transaction;
@@ -39,6 +43,7 @@ pub struct Kept<K> {
     /// The number of the session.
     session: u64,
     takes_copy: bool,
+    takes_prepared: bool,
     acknowledged: Option<Boundary>,
     /// Tables whose changes are to be left out from now on.
     left: Vec<u32>,
@@ -61,6 +66,7 @@ struct Session {
     source: SourceIdentity,
     bound: Option<(FlowRecord, PositionRecord)>,
     comparison: Comparison,
+    schemas: Schemas,
     scope: Scope,
 }
 
@@ -81,9 +87,10 @@ impl<S: Sink, C: CheckpointStore> Kept<Stored<S, C>> {
 
 impl<K: Keeping> Kept<K> {
     fn new(flow: String, mut keeping: K) -> Kept<K> {
-        let takes_copy = keeping.sink().takes_copy();
+        let (takes_copy, takes_prepared) = (keeping.sink().takes_copy(), keeping.sink().takes_prepared());
         let inner = Inner { flow: flow.clone(), keeping, sessions: 0, session: None, fault: None };
-        Kept { flow, inner: Arc::new(Mutex::new(inner)), session: 0, takes_copy, acknowledged: None, left: Vec::new() }
+        let inner = Arc::new(Mutex::new(inner));
+        Kept { flow, inner, session: 0, takes_copy, takes_prepared, acknowledged: None, left: Vec::new() }
     }
 
     /// The flow's name.
@@ -94,16 +101,21 @@ impl<K: Keeping> Kept<K> {
 
 impl<K: Keeping> Inner<K> {
     async fn open(&mut self, source: &SourceIdentity) -> Result<StoredState, Stop> {
-        self.session = None;
-        self.fault = None;
+        (self.session, self.fault) = (None, None);
         self.sessions += 1;
         // The veto comes before anything that is stored is believed.
         self.keeping.sink().accept_source(source).await?;
         self.keeping.open(&self.flow).await?;
         let flow = self.load(FLOW, FlowRecord::decode).await?;
         let position = self.load(POSITION, PositionRecord::decode).await?;
-        let mut session =
-            Session { source: source.clone(), bound: None, comparison: Comparison::default(), scope: Scope::default() };
+        let schema = self.load(SCHEMA, Schemas::decode).await?;
+        let mut session = Session {
+            source: source.clone(),
+            bound: None,
+            comparison: Comparison::default(),
+            schemas: Schemas::default(),
+            scope: Scope::default(),
+        };
         let (flow, position) = match (flow, position) {
             (None, None) => {
                 self.session = Some(session);
@@ -117,6 +129,11 @@ impl<K: Keeping> Inner<K> {
             (Some(_), None) => return Err(self.unreadable("it has no position")),
             (None, Some(_)) => return Err(self.unreadable("it has a position and nothing that it is bound to")),
         };
+        session.schemas = match schema {
+            Some((id, schemas)) if id == flow.id => schemas,
+            Some(_) => return Err(self.unreadable("its record of tables is of another flow")),
+            None => return Err(self.unreadable("it has no record of tables")),
+        };
         flow.is_bound_to(source)?;
         let stored = StoredFlow {
             binding: flow.binding.clone(),
@@ -128,7 +145,8 @@ impl<K: Keeping> Inner<K> {
         session.scope = flow.scope();
         session.bound = Some((flow, position));
         // The next number: an older process that is still at work cannot write any more, where the store compares.
-        self.write(session, &[], false).await?;
+        self.write(&mut session, &[], false).await?;
+        self.session = Some(session);
         Ok(StoredState::Flow(stored))
     }
 
@@ -151,29 +169,15 @@ impl<K: Keeping> Inner<K> {
         self.session.take().ok_or_else(gone)
     }
 
-    /// The same for what was made in session `number`.
-    fn take_for(&mut self, number: u64) -> Result<Session, Stop> {
-        if number != self.sessions {
-            return Err(Stop::internal("the session that the copy belonged to is over"));
-        }
-        self.take()
-    }
-
-    /// Puts the session back, if what was done in it went well.
-    fn put_back(&mut self, session: Session, done: Result<(), SinkError>) -> Result<(), Stop> {
-        match done {
-            Ok(()) => {
-                self.session = Some(session);
-                Ok(())
-            }
-            Err(error) => Err(self.fault.insert(error.into()).clone()),
-        }
+    /// The fault that ends the session, for others that are still at work in it too.
+    fn failed(&mut self, error: SinkError) -> Stop {
+        self.fault.insert(error.into()).clone()
     }
 
     /// Writes transactions, and where the flow stands behind them.
     async fn write(
         &mut self,
-        mut session: Session,
+        session: &mut Session,
         transactions: &[Transaction],
         flow_changed: bool,
     ) -> Result<(), Stop> {
@@ -184,8 +188,32 @@ impl<K: Keeping> Inner<K> {
         }
         let (records, version, replaces) = session.next_state(flow_changed)?;
         let state = State { flow: &self.flow, records: &records, version, replaces };
-        let written = self.keeping.write(&Batch { transactions, state }).await;
-        self.put_back(session, written)
+        self.keeping.write(&Batch { transactions, state }).await.map_err(|e| self.failed(e))
+    }
+
+    /// Writes transactions that are new. Where a table has changed, what is before it is written first, and nothing
+    /// behind it before the sink has accepted.
+    async fn write_new(&mut self, session: &mut Session, new: &[Transaction]) -> Result<(), Stop> {
+        let mut written = 0;
+        for (at, transaction) in new.iter().enumerate() {
+            let steps = session.schemas.examine(transaction)?;
+            for step in &steps {
+                let Step::Change(change) = step else { continue };
+                if written < at {
+                    self.write(session, &new[written..at], false).await?;
+                    written = at;
+                }
+                match self.keeping.sink().schema_change(change).await? {
+                    SchemaDecision::Accept => tracing::info!("accepted: {change}"),
+                    SchemaDecision::Refuse => return Err(refused(change)),
+                }
+            }
+            session.schemas.take(transaction, steps);
+        }
+        if written < new.len() {
+            self.write(session, &new[written..], false).await?;
+        }
+        Ok(())
     }
 }
 
@@ -194,47 +222,21 @@ impl Session {
         self.bound.as_mut().ok_or_else(|| Stop::internal("the sink was used before the flow was bound"))
     }
 
-    /// What is stored of a table that is copied.
-    fn copy(&mut self, oid: u32) -> Result<&mut TableRecord, Stop> {
-        let table = self.bound()?.0.tables.iter_mut().find(|table| table.oid == oid);
-        table.ok_or_else(|| Stop::internal("a table is copied that was not planned"))
-    }
-
-    /// Takes in what is to be copied. False: it is stored already.
-    fn plan(&mut self, tables: &[TableCopy], published: &str) -> Result<bool, Stop> {
-        let Session { bound: Some((flow, _)), scope, .. } = self else {
-            return Err(Stop::internal("planned before the flow was bound"));
-        };
-        let mut any = false;
-        for copy in tables.iter().filter(|copy| copy.standing != Standing::Planned) {
-            let oid = copy.table.oid;
-            let before = flow.tables.iter().position(|table| table.oid == oid);
-            let before = before.map(|at| flow.tables.swap_remove(at));
-            flow.tables.push(TableRecord {
-                oid,
-                bytes: copy.pieces.iter().map(|piece| piece.bytes).sum(),
-                begun: copy.replaces || before.is_some_and(|before| before.begun),
-                boundary: None,
-            });
-            scope.table(oid, None);
-            any = true;
-        }
-        if any {
-            published.clone_into(&mut flow.binding.published);
-        }
-        Ok(any)
-    }
-
     /// What is to be stored next: the records that have changed, the number of the state and that of the last one.
     fn next_state(&mut self, flow_changed: bool) -> Result<(Vec<Record>, u64, u64), Stop> {
         let (flow, position) = self.bound()?;
         let replaces = position.version;
         position.version += 1;
+        let version = position.version;
         let mut records = vec![Record { name: POSITION, bytes: position.encode() }];
         if flow_changed {
             records.push(Record { name: FLOW, bytes: flow.encode() });
         }
-        Ok((records, position.version, replaces))
+        let id = flow.id.clone();
+        if let Some(bytes) = self.schemas.record(&id) {
+            records.push(Record { name: SCHEMA, bytes });
+        }
+        Ok((records, version, replaces))
     }
 }
 
@@ -269,6 +271,10 @@ impl<K: Keeping + 'static> Destination for Kept<K> {
         start == StartMode::Snapshot
     }
 
+    fn takes_prepared(&self) -> bool {
+        self.takes_prepared
+    }
+
     async fn open(&mut self, source: &SourceIdentity) -> Result<StoredState, Stop> {
         self.acknowledged = None;
         self.left.clear();
@@ -297,28 +303,45 @@ impl<K: Keeping + 'static> Destination for Kept<K> {
         let position = PositionRecord { id, version: 0, checkpoint: None, idle, window: Window::default() };
         session.scope = flow.scope();
         session.bound = Some((flow, position));
-        inner.write(session, &[], true).await
+        session.schemas = Schemas::new();
+        inner.write(&mut session, &[], true).await?;
+        inner.session = Some(session);
+        Ok(())
+    }
+
+    async fn asks_described(&mut self) -> Result<bool, Stop> {
+        let inner = self.inner.lock().await;
+        Ok(inner.session.as_ref().is_some_and(|session| !session.schemas.is_begun()))
+    }
+
+    async fn described(&mut self, described: Described) -> Result<(), Stop> {
+        let mut inner = self.inner.lock().await;
+        let mut session = inner.take()?;
+        session.schemas.begin(described);
+        inner.write(&mut session, &[], false).await?;
+        inner.session = Some(session);
+        Ok(())
     }
 
     async fn write(&mut self, group: &[Transaction]) -> Result<Written, Stop> {
         let mut inner = self.inner.lock().await;
         let mut session = inner.take()?;
-        let Session { bound, comparison, scope, .. } = &mut session;
-        let Some((_, position)) = bound else { return Err(Stop::internal("written before the flow was bound")) };
+        let Some((_, position)) = &mut session.bound else {
+            return Err(Stop::internal("written before the flow was bound"));
+        };
         let checkpoint = position.checkpoint.map(|c| c.commit);
         let (seen, new) = group.split_at(group.partition_point(|t| Some(t.commit()) <= checkpoint));
         for transaction in seen {
-            position.window.compare(comparison, transaction)?;
+            position.window.compare(&mut session.comparison, transaction)?;
+            session.schemas.recall(transaction);
         }
         if let Some(boundary) = self.acknowledged {
             position.window.acknowledged(boundary);
         }
-        self.left.drain(..).for_each(|oid| scope.leave_out(oid));
-        let written = scope.of(new)?;
-        match written.is_empty() {
-            true => inner.session = Some(session),
-            false => inner.write(session, &written, false).await?,
-        }
+        self.left.drain(..).for_each(|oid| session.scope.leave_out(oid));
+        let reduced = session.scope.of(new)?;
+        inner.write_new(&mut session, &reduced).await?;
+        inner.session = Some(session);
         let changes = new.iter().map(Transaction::change_count).sum();
         let durable = group.last().map(Transaction::end);
         Ok(Written { applied: new.len() as u64, redelivered: seen.len() as u64, changes, durable })
@@ -327,8 +350,11 @@ impl<K: Keeping + 'static> Destination for Kept<K> {
     async fn persist_idle(&mut self, idle: IdlePoint) -> Result<bool, Stop> {
         let mut inner = self.inner.lock().await;
         let mut session = inner.take()?;
-        session.bound()?.1.idle = idle;
-        inner.write(session, &[], false).await?;
+        if let Some((_, position)) = &mut session.bound {
+            position.idle = idle;
+        }
+        inner.write(&mut session, &[], false).await?;
+        inner.session = Some(session);
         Ok(true)
     }
 
@@ -338,14 +364,14 @@ impl<K: Keeping + 'static> Destination for Kept<K> {
 
     async fn plan(&mut self, tables: &[TableCopy], published: &str) -> Result<Vec<CopyPlan>, Stop> {
         if !self.takes_copy {
-            return Err(takes_no_copy_of(tables));
+            return Err(copy::not_taken(tables));
         }
         let mut inner = self.inner.lock().await;
         let mut session = inner.take()?;
-        match session.plan(tables, published)? {
-            true => inner.write(session, &[], true).await?,
-            false => inner.session = Some(session),
+        if session.plan(tables, published)? {
+            inner.write(&mut session, &[], true).await?;
         }
+        inner.session = Some(session);
         Ok(vec![CopyPlan { format: Format::Text, together: false }; tables.len()])
     }
 
@@ -357,7 +383,9 @@ impl<K: Keeping + 'static> Destination for Kept<K> {
         let mut inner = self.inner.lock().await;
         let mut session = inner.take()?;
         session.bound()?.0.streaming = true;
-        inner.write(session, &[], true).await
+        inner.write(&mut session, &[], true).await?;
+        inner.session = Some(session);
+        Ok(())
     }
 
     async fn remember(&mut self, published: &str) -> Result<(), Stop> {
@@ -369,7 +397,9 @@ impl<K: Keeping + 'static> Destination for Kept<K> {
         position.window.forget();
         let carried = flow.carried();
         session.scope.carry(carried);
-        inner.write(session, &[], true).await
+        inner.write(&mut session, &[], true).await?;
+        inner.session = Some(session);
+        Ok(())
     }
 
     fn acknowledged(&mut self, boundary: Boundary) {
@@ -377,14 +407,9 @@ impl<K: Keeping + 'static> Destination for Kept<K> {
     }
 }
 
-/// The refusal of tables that would have to be copied.
-fn takes_no_copy_of(tables: &[TableCopy]) -> Stop {
-    let names: Vec<String> = tables.iter().map(|copy| copy.table.to_string()).collect();
-    let what = format!("the sink takes no copy, and {} would have to be copied", names.join(", "));
-    let hint = "Let the sink take a copy (Sink::takes_copy, begin_table and rows), or take the table out: \
-                ALTER PUBLICATION ... DROP TABLE ...; on the source, before anything in it changes."
-        .to_owned();
-    Reason::Unsupported { what, hint }.into()
+fn refused(change: &SchemaChange) -> Stop {
+    let table = change.before().unwrap_or_else(|| change.after()).to_string();
+    Reason::SchemaChanged { table, what: change.description() }.into()
 }
 
 /// Something that no other binding has.

@@ -215,12 +215,12 @@ pub(super) enum Unreadable {
     Content,
 }
 
-fn lsn(text: &str) -> Result<Lsn, Unreadable> {
+pub(super) fn lsn(text: &str) -> Result<Lsn, Unreadable> {
     text.parse().map_err(|_| Unreadable::Content)
 }
 
 /// A line with format and checksum, and the content.
-fn seal<T: Serialize>(content: &T) -> Vec<u8> {
+pub(super) fn seal<T: Serialize>(content: &T) -> Vec<u8> {
     // Structs of strings and numbers always have a JSON form.
     let body = serde_json::to_vec(content).unwrap_or_default();
     let mut bytes = format!("{FORMAT} {:032x}\n", xxh3_128(&body)).into_bytes();
@@ -228,7 +228,7 @@ fn seal<T: Serialize>(content: &T) -> Vec<u8> {
     bytes
 }
 
-fn unseal<'b, T: Deserialize<'b>>(bytes: &'b [u8]) -> Result<T, Unreadable> {
+pub(super) fn unseal<'b, T: Deserialize<'b>>(bytes: &'b [u8]) -> Result<T, Unreadable> {
     let end = bytes.iter().position(|byte| *byte == b'\n').ok_or(Unreadable::Format)?;
     let (head, body) = (&bytes[..end], &bytes[end + 1..]);
     let checksum = head.strip_prefix(FORMAT.as_bytes()).ok_or(Unreadable::Format)?;

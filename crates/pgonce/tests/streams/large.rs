@@ -1,5 +1,7 @@
 //! Transactions that do not fit into memory.
 
+use std::time::Duration;
+
 use pgonce::assemble::SpillSettings;
 use pgonce::slot_source::SlotSource;
 
@@ -67,8 +69,44 @@ async fn a_flow_that_dies_with_a_spilled_transaction_leaves_no_file_and_the_next
     eventually("closed", || async { spill_files(directory.path()) == 0 }).await;
     // Where a file system knows no files without a name, a kill may leave one.
     std::fs::write(directory.path().join("pgonce-spill-k1ll3d"), b"left").unwrap();
+    // A stop position does not wait for what is open: it will commit behind it.
+    run_until_now(spilling(&url, directory.path()), &sink).await.unwrap();
+    assert!(sink.applied().is_empty());
     client.batch_execute("COMMIT").await.unwrap();
     run_until_now(spilling(&url, directory.path()), &sink).await.unwrap();
     assert_eq!(sink.changes().len(), 5000);
     assert_eq!(spill_files(directory.path()), 0, "swept by the start");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_sink_holds_the_socket_back_before_the_disk_is_full() {
+    for major in each_major() {
+        let (cluster, client) = early(major).await;
+        let (directory, sink) = (TempDir::new(), MemorySink::default());
+        let url = cluster.url("postgres");
+        let source = || {
+            let mut settings = settings(&url);
+            let (memory, disk) = (50_000, 5 << 20);
+            settings.spill = SpillSettings { memory, disk, directory: directory.path().to_owned() };
+            SlotSource::new(settings)
+        };
+        run_until_now(source(), &sink).await.unwrap();
+        sink.manners.lock().unwrap().write = Duration::from_millis(700);
+        let mut one_by_one = options();
+        one_by_one.group.transactions = 1;
+        let running = Running::start(source(), &sink, one_by_one);
+        // About two megabytes each.
+        for batch in 0..8 {
+            client.batch_execute(&rows(1 + batch * 20_000, 20_000)).await.unwrap();
+        }
+        let (mut most, mut applied) = (0, 0);
+        while applied < 8 {
+            most = most.max(spilled_bytes(directory.path()));
+            applied = sink.applied().len();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(most > 2 << 20, "{most} bytes were on disk on {major}: nothing waited there");
+        assert!(most < (5 << 20) + (512 << 10), "{most} bytes were on disk on {major}");
+        running.stop().await.unwrap();
+    }
 }

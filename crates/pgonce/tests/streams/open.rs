@@ -101,7 +101,8 @@ const TWISTED: &str = "\
     ROLLBACK TO b; ROWS(3001, 700) SAVEPOINT d; ROWS(4001, 700) RELEASE a; ROWS(5001, 10) \
     DO $$ BEGIN FOR i IN 1..60 LOOP BEGIN INSERT INTO t SELECT 6000 + i * 10 + j, i, repeat(md5(j::text), 20) \
         FROM generate_series(1, 9) j; \
-        IF i % 2 = 0 THEN RAISE EXCEPTION 'even'; END IF; EXCEPTION WHEN raise_exception THEN NULL; END; END LOOP; END $$; \
+        IF i % 2 = 0 THEN RAISE EXCEPTION 'even'; END IF; EXCEPTION WHEN raise_exception THEN NULL; END; \
+    END LOOP; END $$; \
     UPDATE t SET n = -1 WHERE id % 100 = 0; ALTER TABLE t ADD COLUMN c int DEFAULT 7; ROWS7(8001, 700) \
     SAVEPOINT e; ALTER TABLE t ADD COLUMN d int; ROWS7(9001, 700) ROLLBACK TO e; DELETE FROM t WHERE id < 50; \
     SELECT pg_logical_emit_message(true, 'p', 'm'); ROWS7(10001, 5)";

@@ -1,6 +1,6 @@
 //! Sources that stream early, and what a session brings without a sink.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pgonce::assemble::SpillSettings;
@@ -73,12 +73,17 @@ pub async fn insert_position(client: &Client) -> Lsn {
 /// Spill files in a directory that this process holds open; none of them has a name.
 pub fn spill_files(directory: &Path) -> usize {
     assert_eq!(directory.read_dir().map_or(0, Iterator::count), 0, "a spill file has a name");
-    let open = std::fs::read_dir("/proc/self/fd").unwrap();
-    open.filter(|fd| {
-        let target = fd.as_ref().ok().and_then(|fd| std::fs::read_link(fd.path()).ok());
-        target.is_some_and(|target| target.starts_with(directory))
-    })
-    .count()
+    open_files(directory).len()
+}
+
+/// Their bytes.
+pub fn spilled_bytes(directory: &Path) -> u64 {
+    open_files(directory).iter().filter_map(|fd| fd.metadata().ok()).map(|metadata| metadata.len()).sum()
+}
+
+fn open_files(directory: &Path) -> Vec<PathBuf> {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| Some(fd.ok()?.path()));
+    open.filter(|fd| std::fs::read_link(fd).is_ok_and(|target| target.starts_with(directory))).collect()
 }
 
 /// A session that begins where the slot stands, without a sink.

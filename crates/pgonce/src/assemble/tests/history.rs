@@ -121,8 +121,9 @@ const TIME: PgTime = PgTime(800_000_000_000_000);
 
 impl Server {
     fn send(&mut self, message: &Message<'_>) {
-        let assembled = self.assembler.push(&encoded(message)).unwrap();
-        Event::of(assembled, &self.assembler, &mut self.events);
+        let bytes = encoded(message);
+        let assembled = self.assembler.push(&bytes).unwrap();
+        Event::of(assembled, true, &self.assembler, &mut self.events);
     }
 
     fn lsn(&mut self) -> u64 {
@@ -518,8 +519,9 @@ proptest! {
     }
 }
 
-fn push(assembler: &mut Assembler, message: &Message<'_>) -> Result<Assembled, AssembleError> {
-    assembler.push(&encoded(message))
+fn push(assembler: &mut Assembler, message: &Message<'_>) -> Result<Assembled<'static>, AssembleError> {
+    // What it borrows lives as long as the test.
+    assembler.push(encoded(message).leak())
 }
 
 fn commit_prepared(xid: u32, at: u64) -> Message<'static> {
