@@ -21,9 +21,9 @@ use crate::transaction::{ReadError, Transaction};
 /// Makes committed transactions durable.
 ///
 /// In each session (and again after every fault that heals): [`accept_source`](Sink::accept_source), then
-/// [`write`](Sink::write) for each batch, in commit order, one at a time, with
-/// [`schema_change`](Sink::schema_change) between two batches where a table has changed. After an error the session is over, and what
-/// was handed over and not persisted comes again in the next one.
+/// [`write`](Sink::write) for each batch, in commit order, one at a time, and
+/// [`schema_change`](Sink::schema_change) between two batches where a table has changed. After an error the session is
+/// over, and what was handed over and not persisted comes again in the next one.
 pub trait Sink: Send {
     /// Makes a batch durable. `Ok` says that all of it is, and will be after a crash: what it held may be acknowledged
     /// to the source, and does not come again. Whole transactions, in commit order, none of them empty of meaning: one
