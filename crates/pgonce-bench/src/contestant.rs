@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::drain::Reader;
 use crate::stand::Databases;
+use crate::workload::decode::Depth;
 
 /// How long `pgonce run` may take to end after SIGTERM.
 const END_PATIENCE: Duration = Duration::from_secs(30);
@@ -37,6 +39,10 @@ pub enum Kind {
     Pipe,
     /// `pgcopydb clone`. Copies only.
     Pgcopydb,
+    /// What reads a slot and throws everything away. `receive` only.
+    Reader(Reader),
+    /// pgonce's decoder and assembler, without a server. `decode` only.
+    Decoder(Depth),
 }
 
 /// The modes of a native subscription that are worth a run. Streaming changes nothing for small transactions before
@@ -63,6 +69,8 @@ impl Contestant {
             (Kind::Pgonce, true) => "pgonce-sync",
             (Kind::Pipe, _) => "pipe",
             (Kind::Pgcopydb, _) => "pgcopydb",
+            (Kind::Reader(Reader::Ideal { .. }), _) => "ideal reader",
+            (Kind::Reader(Reader::Pgonce) | Kind::Decoder(_), _) => "pgonce",
         }
     }
 
@@ -76,6 +84,11 @@ impl Contestant {
             Kind::Pgonce => format!("direct{commit}"),
             Kind::Pipe => "binary COPY".to_owned(),
             Kind::Pgcopydb => "clone".to_owned(),
+            Kind::Reader(Reader::Ideal { pause: Duration::ZERO }) => "blocking reads".to_owned(),
+            Kind::Reader(Reader::Ideal { pause }) => format!("pauses of {} ms", pause.as_secs_f64() * 1000.0),
+            Kind::Reader(Reader::Pgonce) => "null sink".to_owned(),
+            Kind::Decoder(Depth::Assemble) => "decode and assemble".to_owned(),
+            Kind::Decoder(Depth::Read) => "decode, assemble, read every value".to_owned(),
         }
     }
 
@@ -94,7 +107,9 @@ impl Contestant {
                 Ok(Running::Subscription)
             }
             Kind::Pgonce => Process::start(self.synchronous, place).map(Running::Process),
-            Kind::Pipe | Kind::Pgcopydb => bail!("{} does not replicate", self.name()),
+            Kind::Pipe | Kind::Pgcopydb | Kind::Reader(_) | Kind::Decoder(_) => {
+                bail!("{} does not replicate", self.name())
+            }
         }
     }
 }

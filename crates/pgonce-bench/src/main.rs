@@ -5,6 +5,7 @@
 //! travel. `docs/benchmarks.md` explains the method.
 
 mod contestant;
+mod drain;
 mod measure;
 mod options;
 mod parts;
@@ -22,16 +23,20 @@ use clap::Parser as _;
 
 use contestant::{Contestant, Kind, native_modes};
 use measure::{Bench, Measured};
-use options::{Options, Party};
+use options::{Inner, Options, Party};
 use parts::{Part, Parts, Round};
 use stand::{Databases, Stand};
 use workload::catch_up::{Backlog, Size};
 use workload::copy::{self, Copy};
-use workload::{Workload, idle, latency};
+use workload::decode::Stream;
+use workload::{Workload, decode, idle, latency, receive};
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let options = Options::parse();
+    if let Some(Inner::Drain(task)) = &options.inner {
+        return drain::run(task).await;
+    }
     // Ending by itself, the program takes its clusters and contestants along.
     tokio::select! {
         result = run(&options) => result,
@@ -48,13 +53,17 @@ async fn run(options: &Options) -> Result<()> {
     let session = Session { options, commit, parts, begun: Instant::now() };
     if !options.report {
         let pgonce = options.has(Party::Pgonce) || options.has(Party::PgonceSync);
-        if pgonce && !options.pgonce.is_file() {
+        let needed = options.workloads().into_iter().any(Workload::needs_program);
+        if pgonce && needed && !options.pgonce.is_file() {
             bail!("{} is not there; type: cargo build --release -p pgonce-cli", options.pgonce.display());
         }
         session.measure().await?;
     }
     session.report()
 }
+
+/// Stands for the major of parts that are measured without a server.
+const NO_SERVER: u32 = 0;
 
 /// The benchmark as it was asked for.
 struct Session<'a> {
@@ -81,6 +90,9 @@ enum Prepared {
 
 impl Session<'_> {
     async fn measure(&self) -> Result<()> {
+        for due in self.due(NO_SERVER)? {
+            self.measure_stream(&due)?;
+        }
         for major in &self.options.postgres {
             let due = self.due(*major)?;
             if due.is_empty() || self.is_late() {
@@ -117,7 +129,11 @@ impl Session<'_> {
     /// What is missing of this major, in the order in which it is measured.
     fn due(&self, major: u32) -> Result<Vec<Due>> {
         let mut due = Vec::new();
+        let without_server = |workload: &Workload| workload.decode().is_some();
         for workload in self.options.workloads() {
+            if without_server(&workload) != (major == NO_SERVER) {
+                continue;
+            }
             for synchronous in [false, true] {
                 let lineup = self.lineup(workload, major, synchronous);
                 if lineup.is_empty() {
@@ -151,6 +167,12 @@ impl Session<'_> {
         if synchronous && !(own && workload.has_synchronous()) {
             return Vec::new();
         }
+        if workload.receive().is_some() {
+            return receive::lineup(options.has(Party::Native), own);
+        }
+        if workload.decode().is_some() {
+            return if own { decode::lineup() } else { Vec::new() };
+        }
         let mut lineup = match (options.has(Party::Native), workload.copy()) {
             (false, _) => Vec::new(),
             (true, Some(begin)) => copy::peers(begin, major),
@@ -170,7 +192,7 @@ impl Session<'_> {
         let title = format!("{} on {}", part.workload, bench.stand.version);
         println!("{title}{}: preparing", if part.synchronous { ", synchronous_commit=on" } else { "" });
         let size = Size { scale_div: self.options.scale_div, synchronous: part.synchronous };
-        let prepared = match (due.workload.catch_up(), due.workload.copy()) {
+        let prepared = match (due.workload.catch_up().or(due.workload.receive()), due.workload.copy()) {
             (Some(workload), _) => Prepared::Backlog(Backlog::prepare(bench.stand, workload, size).await?),
             (None, Some(begin)) => Prepared::Copy(Copy::prepare(bench, begin).await?),
             (None, None) => Prepared::Databases(latency::prepare(bench).await?),
@@ -206,6 +228,38 @@ impl Session<'_> {
             })?;
         }
         prepared.finish(bench.stand).await
+    }
+
+    /// A part that needs no server.
+    fn measure_stream(&self, due: &Due) -> Result<()> {
+        let Some(shape) = due.workload.decode() else { return Ok(()) };
+        let part = &due.part;
+        println!("{}: preparing", part.workload);
+        let stream = Stream::of(shape, Size { scale_div: self.options.scale_div, synchronous: false });
+        for number in 1..=due.rounds {
+            if self.is_late() {
+                break;
+            }
+            let mut measured = Vec::new();
+            for contestant in &due.lineup {
+                let one = stream.run(*contestant)?;
+                let (value, unit) = (one.value, due.workload.unit());
+                println!(
+                    "{}: {number}/{} {} ({}): {value:.2} {unit}",
+                    part.workload, due.rounds, one.contestant, one.mode
+                );
+                measured.push(one);
+            }
+            self.parts.append(&Round {
+                part: part.clone(),
+                date: parts::today()?,
+                server: "none".to_owned(),
+                build: "none".to_owned(),
+                transactions: Some(stream.transactions()),
+                measured,
+            })?;
+        }
+        Ok(())
     }
 
     /// Merges everything of this commit, prints it, and writes it down.
@@ -253,6 +307,7 @@ async fn one_run(
     contestant: Contestant,
 ) -> Result<Measured> {
     match prepared {
+        Prepared::Backlog(backlog) if workload.receive().is_some() => receive::run(bench, backlog, contestant).await,
         Prepared::Backlog(backlog) => backlog.run(bench, contestant).await,
         Prepared::Copy(copy) => copy.run(bench, contestant).await,
         Prepared::Databases(databases) if workload == Workload::Idle => idle::run(bench, databases, contestant).await,

@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::drain::Task;
 use crate::workload::Workload;
 
 /// Measures pgonce against native logical replication, on the same two throwaway clusters in the same run.
 #[derive(Parser, Clone, Debug)]
 #[command(version)]
 pub struct Options {
+    #[command(subcommand)]
+    pub inner: Option<Inner>,
     /// Workloads to measure; all of them if none is named
     #[arg(long, value_enum, value_delimiter = ',')]
     pub workload: Vec<Workload>,
@@ -44,12 +47,21 @@ pub struct Options {
     pub output: PathBuf,
 }
 
+/// What the program starts itself with.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Inner {
+    /// Reads a slot up to a marker and prints how long that took
+    #[command(hide = true)]
+    Drain(Task),
+}
+
 /// Whom a run may leave out.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Party {
-    /// The peers: a native subscription in each of its modes; of a copy also bare pipes and pgcopydb
+    /// The peers: a native subscription in each of its modes; of a copy also bare pipes and pgcopydb; of `receive` the
+    /// ideal reader
     Native,
-    /// `pgonce run`, slot to target
+    /// `pgonce run`, slot to target; of `receive` and `decode` its library
     Pgonce,
     /// The same with synchronous_commit=on, beside a native subscription with it
     PgonceSync,
@@ -58,7 +70,14 @@ pub enum Party {
 impl Options {
     /// The workloads to measure.
     pub fn workloads(&self) -> Vec<Workload> {
-        if self.workload.is_empty() { Workload::value_variants().to_vec() } else { self.workload.clone() }
+        let named = if self.workload.is_empty() { Workload::value_variants() } else { &self.workload };
+        let mut all = Vec::new();
+        for workload in named.iter().flat_map(|workload| workload.parts()) {
+            if !all.contains(&workload) {
+                all.push(workload);
+            }
+        }
+        all
     }
 
     /// Whether a party takes part.

@@ -21,7 +21,7 @@ pub struct Part {
     pub commit: String,
     /// The workload's name.
     pub workload: String,
-    /// The servers' major.
+    /// The servers' major; 0 without a server.
     pub postgres: u32,
     /// Whether commits on the target waited for its disk.
     pub synchronous: bool,
@@ -139,6 +139,12 @@ fn git_version() -> Result<String> {
     let mut hasher = DefaultHasher::new();
     changes.hash(&mut hasher);
     Ok(format!("{commit}+{:08x}", hasher.finish() >> 32))
+}
+
+/// The day, by this machine's clock.
+pub fn today() -> Result<String> {
+    let output = Command::new("date").arg("+%F").output().context("running date")?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 #[cfg(test)]

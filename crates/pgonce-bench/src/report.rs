@@ -201,7 +201,7 @@ pub fn text(rounds: &[Round]) -> String {
                 text,
                 "| {} | {} | {contestant} | {mode} | {:.2} {} | {} | {} |",
                 part.workload,
-                part.postgres,
+                if part.postgres == 0 { "-".to_owned() } else { part.postgres.to_string() },
                 median_value(&results),
                 unit(&part.workload),
                 results.len(),
@@ -224,6 +224,7 @@ fn note(rounds: &[Round]) -> Option<String> {
     }
     let mut builds: Vec<(&str, &str)> =
         rounds.iter().map(|round| (round.server.as_str(), round.build.as_str())).collect();
+    builds.retain(|(server, _)| *server != "none");
     builds.sort_unstable();
     builds.dedup();
     for (server, build) in builds {

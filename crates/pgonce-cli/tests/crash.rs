@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use pgonce_testkit::{Direction, Ending, KillCount, Proxy, Random, Workload, majors};
+use pgonce_testkit::{Cluster, Direction, Ending, KillCount, Proxy, Random, Workload, majors};
 use tokio_postgres::Client;
 
 /// Whether rows of the log have been written on the target, committed or not.
@@ -85,6 +85,79 @@ async fn a5_a_kill_in_the_middle_of_a_copied_transaction_repeats_the_whole_of_it
         let changes = "SELECT count(*) FROM pgonce.applied WHERE changes = 1001";
         assert_eq!(number(&target, changes).await, 1);
         assert_eq!(number(&target, LOGGED).await, 1_000);
+    }
+}
+
+/// Transactions that outgrow what the source keeps in memory, a few at a time: with savepoints that are rolled back,
+/// prepared and not, committed and not.
+async fn write_streamed(client: Client, writer: u64, end: tokio::sync::watch::Receiver<bool>) {
+    let rows = |count: u32| {
+        format!(
+            "INSERT INTO witness_log SELECT nextval('witness_number'), {writer}, repeat('x', 300)
+             FROM generate_series(1, {count});"
+        )
+    };
+    let mut random = Random::new(writer);
+    let mut number = 0;
+    while !*end.borrow() {
+        number += 1;
+        client.batch_execute(&format!("BEGIN; {}", rows(400))).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(random.below(100))).await;
+        client.batch_execute(&format!("SAVEPOINT s; {}", rows(400))).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(random.below(100))).await;
+        let undo = if random.below(2) == 0 { "ROLLBACK TO s;" } else { "RELEASE s;" };
+        let mirror = format!("UPDATE witness_mirror SET counter = counter + 1 WHERE id = {};", writer + 1);
+        client.batch_execute(&format!("{undo} {} {mirror}", rows(10))).await.unwrap();
+        let gid = format!("{writer}_{number}");
+        match random.below(5) {
+            0 => client.batch_execute("ROLLBACK").await.unwrap(),
+            1 | 2 => client.batch_execute("COMMIT").await.unwrap(),
+            way => {
+                client.batch_execute(&format!("PREPARE TRANSACTION '{gid}'")).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(random.below(2_000))).await;
+                let settle = if way == 3 && random.below(2) == 0 { "ROLLBACK" } else { "COMMIT" };
+                client.batch_execute(&format!("{settle} PREPARED '{gid}'")).await.unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kills_among_streamed_and_prepared_transactions_lose_nothing_and_leave_no_file() {
+    for major in majors().unwrap() {
+        let source = Cluster::builder(major).name("source").conf("logical_decoding_work_mem", "64kB");
+        let (source, target) =
+            tokio::join!(source.conf("max_prepared_transactions", "10").start(), Cluster::builder(major).start());
+        let mut flow = Flow::between(source.unwrap(), target.unwrap());
+        flow.arguments = ["--spill-memory", "64kB"].map(str::to_owned).to_vec();
+        flow.witnesses().await;
+        flow.at_source("SELECT pg_create_logical_replication_slot('pgonce_test', 'pgoutput', false, true)").await;
+        flow.drain().await;
+        let (stop, end) = tokio::sync::watch::channel(false);
+        let mut writers = Vec::new();
+        for writer in 0..3 {
+            writers.push(tokio::spawn(write_streamed(flow.source_client().await, writer, end.clone())));
+        }
+        let mut random = Random::new(14 + u64::from(major));
+        let mut kills = KillCount::at_least(10);
+        while kills.count() < 10 {
+            let mut run = flow.start(&[]);
+            flow.streaming().await;
+            tokio::time::sleep(Duration::from_millis(random.below(1_500))).await;
+            kills.record(run.sigkill());
+            let spill = flow.data_dir().join("spill");
+            assert_eq!(std::fs::read_dir(&spill).unwrap().count(), 0, "a spill file outlives its process");
+        }
+        stop.send_replace(true);
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        flow.assert_witnesses().await;
+        let source = flow.source_client().await;
+        let streamed = "SELECT coalesce(sum(stream_txns), 0)::int8 FROM pg_stat_replication_slots";
+        assert!(number(&source, streamed).await > 10, "hardly anything was streamed");
+        let changes = "SELECT count(*) FROM pgonce.applied WHERE changes > 400";
+        assert!(number(&flow.target_client().await, changes).await > 10, "hardly anything large was applied");
     }
 }
 

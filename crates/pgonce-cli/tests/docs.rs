@@ -58,6 +58,7 @@ fn reasons() -> Vec<Reason> {
         Reason::Fenced { flow: flow(), holder: what() },
         Reason::Protocol { what: what() },
         Reason::LocalFile { path: what(), what: what() },
+        Reason::SpillFull { xid: 743, size: 0, row: None, assembling: 0, bound: 0 },
         Reason::Unsupported { what: what(), hint: hint() },
         Reason::Internal { what: what() },
     ]

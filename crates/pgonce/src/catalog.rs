@@ -1,4 +1,4 @@
-//! What the source's catalog says: slot, publications, published tables. One query each, whatever the number of tables.
+//! What the source's catalog says: publications, published tables. One query each, whatever the number of tables.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -11,98 +11,16 @@ use crate::partitions::Partition;
 use crate::pgoutput::ReplicaIdentity;
 use crate::position::{Boundary, Lsn};
 use crate::published::{Member, Published, PublishedTable};
+pub use crate::slot_state::{SlotState, slot_state};
 use crate::sql_error::{fault_of, stop_from_sql};
 use crate::stop::{Reason, Side, Stop};
 
-/// A row of `pg_replication_slots`. What a version does not have is absent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SlotState {
-    /// `plugin`; empty for a physical slot.
-    pub plugin: String,
-    /// `database`; empty for a physical slot.
-    pub database: String,
-    /// `active_pid`.
-    pub active_pid: Option<i32>,
-    /// `confirmed_flush_lsn`.
-    pub confirmed_flush: Option<Lsn>,
-    /// `restart_lsn`: WAL from here on is kept for the slot.
-    pub restart: Option<Lsn>,
-    /// `wal_status`: `reserved`, `extended`, `unreserved` or `lost`.
-    pub wal_status: Option<String>,
-    /// `safe_wal_size`, bytes.
-    pub safe_wal_size: Option<i64>,
-    /// `two_phase`.
-    pub two_phase: bool,
-    /// `temporary`.
-    pub temporary: bool,
-    /// `invalidation_reason` (17), or `conflict` where 16 says `conflicting`.
-    pub invalidation: Option<String>,
-    /// `synced` (17): made by slot synchronisation on a standby.
-    pub synced: bool,
-}
-
-/// Reads the state of a slot, or `None` if there is none of that name.
-pub async fn slot_state(client: &Client, slot: &str) -> Result<Option<SlotState>, Stop> {
-    // Through jsonb, so that a column that the version lacks reads as NULL.
-    let sql = "SELECT coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), s.active_pid, \
-         s.confirmed_flush_lsn::text, s.restart_lsn::text, s.wal_status, s.safe_wal_size, \
-         coalesce((j ->> 'two_phase')::bool, false), s.temporary, \
-         coalesce(j ->> 'invalidation_reason', CASE WHEN (j ->> 'conflicting')::bool THEN 'conflict' END), \
-         coalesce((j ->> 'synced')::bool, false) AND pg_catalog.pg_is_in_recovery() \
-         FROM pg_catalog.pg_replication_slots s, LATERAL (SELECT pg_catalog.to_jsonb(s) AS j) x WHERE s.slot_name = $1";
-    let row = client.query_opt(sql, &[&slot]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
-    let lsn = |text: Option<String>| text.and_then(|t| t.parse().ok());
-    Ok(row.map(|row| SlotState {
-        plugin: row.get(0),
-        database: row.get(1),
-        active_pid: row.get(2),
-        confirmed_flush: lsn(row.get(3)),
-        restart: lsn(row.get(4)),
-        wal_status: row.get(5),
-        safe_wal_size: row.get(6),
-        two_phase: row.get(7),
-        temporary: row.get(8),
-        invalidation: row.get(9),
-        synced: row.get(10),
-    }))
-}
-
-impl SlotState {
-    /// Refuses a slot that cannot be streamed from, whatever is stored about it.
-    ///
-    /// # Errors
-    ///
-    /// Why it cannot.
-    pub fn usable(&self, slot: &str, database: &str) -> Result<(), Stop> {
-        let unusable = |what: String, hint: &str| {
-            Err(Reason::SlotUnusable { slot: slot.to_owned(), what, hint: hint.to_owned() }.into())
-        };
-        let other_name = "Name another slot with --slot (an unused name makes a new one).";
-        if self.plugin != "pgoutput" {
-            let found = if self.plugin.is_empty() { "none (it is a physical slot)" } else { &self.plugin };
-            return unusable(format!("its plugin is {found}, and pgoutput is needed"), other_name);
-        }
-        if self.database != database {
-            return unusable(format!("it belongs to database {}, not {database}", self.database), other_name);
-        }
-        if self.wal_status.as_deref() == Some("lost") || self.invalidation.is_some() {
-            let cause = self.invalidation.as_deref().unwrap_or("the WAL it needs was removed: max_slot_wal_keep_size");
-            return Err(Reason::SlotLost { slot: slot.to_owned(), what: format!("wal_status lost ({cause})") }.into());
-        }
-        if self.synced {
-            return unusable(
-                "it is synchronised from a primary and this server has not been promoted".to_owned(),
-                "Point the source URL at the primary, or promote this server first.",
-            );
-        }
-        if self.two_phase {
-            return unusable(
-                "it was made with two_phase, and prepared transactions are not delivered by this version".to_owned(),
-                other_name,
-            );
-        }
-        Ok(())
-    }
+/// One of the publications that publishes no operation at all, if there is one.
+pub(crate) async fn mute_publication(client: &Client, publications: &[String]) -> Result<Option<String>, Stop> {
+    let sql = "SELECT p.pubname::text FROM pg_catalog.pg_publication p WHERE p.pubname = ANY ($1) \
+         AND NOT (p.pubinsert OR p.pubupdate OR p.pubdelete OR p.pubtruncate) ORDER BY 1 LIMIT 1";
+    let row = client.query_opt(sql, &[&publications]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
+    Ok(row.map(|row| row.get(0)))
 }
 
 /// The failure to read the catalog as a whole. What is dropped at the same moment may be seen by a part of a question

@@ -5,8 +5,9 @@ use std::future::Future;
 
 use crate::described::Described;
 use crate::flow::SourceIdentity;
-pub use crate::flow::{Binding, IdlePoint, StartMode, Stored, StoredFlow, StoredPiece, StoredTable};
+pub use crate::flow::{Binding, IdlePoint, SlotOrigin, StartMode, Stored, StoredFlow, StoredPiece, StoredTable};
 use crate::guarantee::Mode;
+use crate::logical_message::LogicalMessage;
 use crate::piece::{CopyPlan, Piece, TableCopy};
 use crate::position::{Boundary, EndLsn};
 use crate::published::Published;
@@ -41,11 +42,38 @@ pub trait Destination: Send {
         true
     }
 
+    /// Whether it takes transactions when they are prepared, and how they were settled. Where it does not, a source that
+    /// yields them is refused before anything is connected.
+    fn takes_prepared(&self) -> bool {
+        false
+    }
+
     /// Starts a session: connects, fences off older writers, and reads what is stored of the flow.
     ///
     /// `source` was read from the replication connection itself. A destination refuses a source that is not the one it
     /// is bound to ([`Reason::SourceChanged`]) before it reads any position.
     fn open(&mut self, source: &SourceIdentity) -> impl Future<Output = Result<Stored, Stop>> + Send;
+
+    /// Where the stream will really begin, at every connect, before anything is copied or streamed; on a first start
+    /// before [`bind`](Destination::bind). One that cannot go on from there refuses.
+    fn origin(&mut self, origin: &SlotOrigin) -> impl Future<Output = Result<(), Stop>> + Send {
+        let _ = origin;
+        async { Ok(()) }
+    }
+
+    /// Whether [`message`](Destination::message) is to be called. False (the default) costs nothing: messages outside
+    /// transactions are then dropped as they arrive.
+    fn wants_messages(&self) -> bool {
+        false
+    }
+
+    /// A message that belongs to no transaction, in stream order: everything that came before it has been written,
+    /// nothing that comes behind it has. Ok means that it will not be lost; until then nothing behind it is
+    /// acknowledged. After a crash it may come again, with the same LSN.
+    fn message(&mut self, message: &LogicalMessage) -> impl Future<Output = Result<(), Stop>> + Send {
+        let _ = message;
+        async { Ok(()) }
+    }
 
     /// Writes whole transactions, in commit order. Those that the stored checkpoint covers are skipped whole.
     fn write(&mut self, group: &[Transaction]) -> impl Future<Output = Result<Written, Stop>> + Send;

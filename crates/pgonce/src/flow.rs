@@ -23,6 +23,26 @@ pub struct SourceIdentity {
     pub server_version: u32,
 }
 
+/// Where the stream of a slot will really begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotOrigin {
+    /// The slot.
+    pub slot: String,
+    /// Whether it was made by this start.
+    pub created: bool,
+    /// From where the server sends: `confirmed_flush_lsn`, of a new slot its consistent point.
+    pub confirmed_flush: Lsn,
+    /// What was not carried before begins here: of a new slot its consistent point, otherwise the greater of what is
+    /// stored and `confirmed_flush`. What the server sends of before that is skipped.
+    pub boundary: Boundary,
+    /// The source's timeline.
+    pub timeline: Timeline,
+    /// Whether the slot was made with `two_phase`.
+    pub two_phase: bool,
+    /// Whether the slot is synchronised to standbys (`failover`, PostgreSQL 17).
+    pub failover: bool,
+}
+
 /// A position that an idle source has reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdlePoint {

@@ -7,7 +7,12 @@
 //! - [`made_durable`](Frontier::made_durable): the sink *claims* durability up to a position. A claim counts for
 //!   transactions that
 //!   were handed over, and for nothing else: the acknowledgement does not follow a sink's number;
+//! - [`received_message`](Frontier::received_message) and [`delivered`](Frontier::delivered): a message that belongs to
+//!   no transaction is in flight, and nothing at or above it is acknowledged or taken for idle, until the sink has it;
 //! - [`reported`](Frontier::reported): the source says that it has sent everything below a point;
+//! - [`sent`](Frontier::sent): the source says that every transaction that commits below a point has been handed out;
+//! - [`hold`](Frontier::hold) and [`release`](Frontier::release): a transaction is prepared, and is settled. The source
+//!   sends it again only as long as nothing behind its prepare is acknowledged;
 //! - [`persisted`](Frontier::persisted): the sink has stored an idle boundary;
 //! - [`attested`](Frontier::attested): the source end has proved that nothing below a point was left out of the stream.
 //!
@@ -15,14 +20,14 @@
 //! the source has sent everything below it that is not acknowledged yet, and the sink has compared it with what it has:
 //! a source with another history is found by what it sends, and must not lose the evidence.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use crate::position::{Boundary, CommitLsn, Durable, EndLsn};
+use crate::position::{Boundary, CommitLsn, Durable, EndLsn, Lsn};
 
 /// The state of one session between a source and a sink. See the [module](self).
 #[derive(Clone, Debug)]
 pub struct Frontier {
-    /// Received and not yet durable, in commit order.
+    /// Received and not yet durable, in the order of the stream.
     pending: VecDeque<Pending>,
     /// How many of `pending`, from the front, the sink has been given.
     handed_over: usize,
@@ -32,6 +37,10 @@ pub struct Frontier {
     persisted: Option<Boundary>,
     /// The last point that the source reported with nothing open below it.
     reported: Option<Boundary>,
+    /// The last point below which the source has sent every transaction that commits there.
+    sent: Option<Boundary>,
+    /// Where transactions were prepared that are not settled, or not durable. With the end of those that are settled.
+    held: BTreeMap<Boundary, Option<EndLsn>>,
     /// Below this point nothing was left out.
     attested: Option<Boundary>,
     /// What was stored before this session.
@@ -44,15 +53,23 @@ pub struct Frontier {
 
 #[derive(Clone, Copy, Debug)]
 struct Pending {
-    commit: CommitLsn,
+    /// A message that belongs to no transaction has none.
+    commit: Option<CommitLsn>,
     end: EndLsn,
+}
+
+impl Pending {
+    /// Whether all of it lies behind `point`. (Both are edges of records: what ends behind, begins behind.)
+    fn is_behind(&self, point: Boundary) -> bool {
+        self.commit.map_or(self.end.0 > point.0, |commit| point.precedes(commit))
+    }
 }
 
 /// The order of events that a frontier was told is impossible: a defect in what drives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("transaction with commit LSN {commit} was received after {after}")]
+#[error("a transaction with commit LSN {commit}, or a message that ends there, was received after {after}")]
 pub struct OutOfOrder {
-    /// The transaction that came too late.
+    /// What came too late.
     pub commit: CommitLsn,
     /// Where the frontier stood.
     pub after: EndLsn,
@@ -68,6 +85,8 @@ impl Frontier {
             durable,
             persisted,
             reported: None,
+            sent: None,
+            held: BTreeMap::new(),
             attested: None,
             stored: persisted.max(durable.map(EndLsn::as_boundary)),
             passed: false,
@@ -83,14 +102,44 @@ impl Frontier {
             return Err(OutOfOrder { commit, after: last });
         }
         self.passed |= self.is_new(commit);
-        self.pending.push_back(Pending { commit, end });
+        self.pending.push_back(Pending { commit: Some(commit), end });
         Ok(())
+    }
+
+    /// The source has handed out a message that belongs to no transaction, whose record ends at `end`, in the order of
+    /// the stream. It holds everything back that lies behind it, until it is [`delivered`](Self::delivered).
+    pub fn received_message(&mut self, end: Lsn) -> Result<(), OutOfOrder> {
+        if let Some(last) = self.pending.back().map(|p| p.end)
+            && end <= last.0
+        {
+            return Err(OutOfOrder { commit: CommitLsn(end), after: last });
+        }
+        self.pending.push_back(Pending { commit: None, end: EndLsn(end) });
+        Ok(())
+    }
+
+    /// The sink has the next message, the one whose record ends at `end`, for good. Counts only if it was given
+    /// everything before it.
+    pub fn delivered(&mut self, end: Lsn) {
+        if self.pending.get(self.handed_over).is_some_and(|p| p.commit.is_none() && p.end.0 == end) {
+            self.handed_over += 1;
+            self.drop_delivered();
+        }
+    }
+
+    fn drop_delivered(&mut self) {
+        while self.handed_over > 0 && self.pending.front().is_some_and(|p| p.commit.is_none()) {
+            self.pending.pop_front();
+            self.handed_over -= 1;
+        }
     }
 
     /// The sink has been given every received transaction up to and including `commit`.
     pub fn handed_over(&mut self, commit: CommitLsn) {
-        let given = self.pending.partition_point(|p| p.commit <= commit);
-        self.handed_over = self.handed_over.max(given);
+        // Not past a message that it does not have.
+        while self.pending.get(self.handed_over).is_some_and(|p| p.commit.is_some_and(|own| own <= commit)) {
+            self.handed_over += 1;
+        }
     }
 
     /// The sink claims that everything up to `claim` is durable. Only what it has been given can be.
@@ -99,7 +148,9 @@ impl Frontier {
             let done = self.pending.pop_front().expect("handed_over counts entries of pending");
             self.handed_over -= 1;
             self.durable = self.durable.max(Some(done.end));
+            self.drop_delivered();
         }
+        self.let_go();
     }
 
     /// The source has sent everything below `point`. Counts only if nothing lies `open` below it: a transaction that
@@ -111,11 +162,41 @@ impl Frontier {
         }
     }
 
+    /// The source has sent every transaction that commits below `point`. One may lie open that will commit behind it.
+    pub fn sent(&mut self, point: Boundary) {
+        self.sent = self.sent.max(Some(point));
+    }
+
+    /// A transaction is prepared. Its prepare record starts at `prepare`: nothing behind that may be acknowledged
+    /// before it is settled and durable, or the source would not send it again.
+    pub fn hold(&mut self, prepare: Boundary) {
+        self.held.insert(prepare, None);
+    }
+
+    /// The transaction that is held since `prepare` is settled: rolled back, or committed with an `end`. Then what it
+    /// committed has been received, and it is let go when everything up to there is durable or stored: after the next
+    /// start its commit is told by its position alone.
+    pub fn release(&mut self, prepare: Boundary, end: Option<EndLsn>) {
+        match end {
+            Some(_) => self.held.insert(prepare, end),
+            None => self.held.remove(&prepare),
+        };
+        self.let_go();
+    }
+
+    fn let_go(&mut self) {
+        if !self.held.is_empty() {
+            let safe = self.persisted.max(self.durable.map(EndLsn::as_boundary));
+            self.held.retain(|_, end| end.is_none_or(|end| Some(end.as_boundary()) > safe));
+        }
+    }
+
     /// The sink has stored `boundary` durably. Ignored unless it is one that [`idle_candidate`](Self::idle_candidate)
     /// could have offered: at or below what the source reported.
     pub fn persisted(&mut self, boundary: Boundary) {
-        if Some(boundary) <= self.reported {
+        if Some(boundary) <= self.reported && self.pending.front().is_none_or(|p| p.is_behind(boundary)) {
             self.persisted = self.persisted.max(Some(boundary));
+            self.let_go();
         }
     }
 
@@ -133,14 +214,15 @@ impl Frontier {
     }
 
     /// What may be acknowledged now and has not been yet: the greater of the durable end and the stored idle
-    /// boundary, held back to what was attested.
+    /// boundary, held back to what was attested, and to where a transaction was prepared that may have to come again.
     ///
     /// Nothing is, until this session has gone past what was stored before it.
     pub fn acknowledge(&mut self) -> Option<Durable<Boundary>> {
-        if !self.passed || self.pending.front().is_some_and(|p| !self.is_new(p.commit)) {
+        if !self.passed || self.pending.front().and_then(|p| p.commit).is_some_and(|commit| !self.is_new(commit)) {
             return None;
         }
         let safe = self.persisted.max(self.durable.map(EndLsn::as_boundary)).min(self.attested)?;
+        let safe = self.held.first_key_value().map_or(safe, |(prepare, _)| safe.min(*prepare));
         (Some(safe) > self.acknowledged).then(|| {
             self.acknowledged = Some(safe);
             Durable::proved(safe)
@@ -152,16 +234,16 @@ impl Frontier {
     }
 
     /// Whether everything with `commit_lsn < stop` is durable, nothing below was left out, and the source has gone
-    /// past `stop` with nothing open below it.
+    /// past `stop`. A transaction that is open then commits behind it.
     pub fn drained(&self, stop: Boundary) -> bool {
-        let passed = self.reported.max(self.durable.map(EndLsn::as_boundary)) >= Some(stop)
-            || self.pending.back().is_some_and(|p| stop.precedes(p.commit));
+        let passed = self.reported_point().max(self.durable.map(EndLsn::as_boundary)) >= Some(stop)
+            || self.pending.back().is_some_and(|p| p.is_behind(stop));
         // What was left out below would not be seen as missing.
         let complete = self.attested >= Some(stop);
-        complete && passed && self.pending.iter().all(|p| stop.precedes(p.commit))
+        complete && passed && self.pending.iter().all(|p| p.is_behind(stop))
     }
 
-    /// Whether everything received is durable.
+    /// Whether everything received is durable, and every message delivered.
     pub fn settled(&self) -> bool {
         self.pending.is_empty()
     }
@@ -172,9 +254,9 @@ impl Frontier {
         self.handed_over > 0 || self.attested < self.durable.map(EndLsn::as_boundary).max(self.persisted)
     }
 
-    /// The last point that the source reported with nothing open below it.
+    /// The last point below which the source has sent everything that commits there.
     pub fn reported_point(&self) -> Option<Boundary> {
-        self.reported
+        self.reported.max(self.sent)
     }
 
     /// The end of the last durable transaction.

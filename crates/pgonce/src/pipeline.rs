@@ -17,6 +17,7 @@ use crate::frontier::Frontier;
 pub use crate::group::GroupLimits;
 use crate::guarantee::{Guarantee, Mode};
 use crate::join::{Joined, Joining};
+use crate::logical_message::LogicalMessage;
 use crate::pgoutput::PgTime;
 use crate::position::{Boundary, Checkpoint, Lsn, Timeline};
 use crate::source::{Event, Source};
@@ -243,6 +244,11 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         if self.options.start == StartMode::Snapshot && !self.destination.takes_copy() {
             return Err(no_copy());
         }
+        if self.source.yields_prepared() && !self.destination.takes_prepared() {
+            let what = "the destination does not take transactions when they are prepared".to_owned();
+            let hint = "Have them delivered when they commit: TwoPhase::AtCommit.".to_owned();
+            return Err(Reason::Unsupported { what, hint }.into());
+        }
         let limits = &self.options.group;
         if limits.transactions == 0 {
             let what = "a group of no transactions is never full".to_owned();
@@ -261,6 +267,7 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             () = stopped(&mut connect_stop) => return Ok(Some(Finished::Stopped)),
             ready = self.prepare() => ready?,
         };
+        self.source.want_messages(self.destination.wants_messages());
         self.source.stream(&flow).await?;
         let until = match self.options.until {
             None => None,
@@ -281,6 +288,8 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             waiting_bytes: 0,
             waiting_changes: 0,
             ended: false,
+            messages: VecDeque::new(),
+            has_messages_to: flow.checkpoint.map_or(flow.idle.boundary.0, |c| c.commit.0.max(flow.idle.boundary.0)),
             boundary: flow.binding.boundary,
             timeline,
             until,
@@ -309,7 +318,11 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         });
         let identity = self.source.connect().await?;
         let (mut flow, snapshot) = match self.destination.open(&identity).await? {
-            Stored::Flow(flow) => (flow, None),
+            Stored::Flow(flow) => {
+                let origin = self.source.slot_origin(Some(&flow)).await?;
+                self.destination.origin(&origin).await?;
+                (flow, None)
+            }
             Stored::Nothing => {
                 let published = self.source.publish(self.options.start).await?;
                 let replaced = self.replaced(&published)?;
@@ -318,6 +331,8 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
                 self.destination.check(&published, self.options.start).await?;
                 self.progress.send_modify(|p| p.phase = Phase::Beginning);
                 let begun = self.source.begin(self.options.start).await?;
+                let origin = self.source.slot_origin(None).await?;
+                self.destination.origin(&origin).await?;
                 let binding = Binding::new(begun.boundary, identity.timeline, self.options.start, &published);
                 self.destination.bind(&binding).await?;
                 let idle = IdlePoint { boundary: binding.boundary, timeline: identity.timeline };
@@ -395,6 +410,14 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             while let Some(joined) = next_joined(&mut state.joining).now_or_never() {
                 self.take_joined(state, joined?).await?;
                 self.begin_round(state).await?;
+            }
+            while let Some(message) = state.due_message() {
+                tokio::select! {
+                    delivered = self.destination.message(message) => delivered?,
+                    () = stopped_for(stop, self.options.grace) => return Ok(Some(Finished::Stopped)),
+                }
+                state.delivered();
+                self.advanced = true;
             }
             let group = match state.is_due(&self.options.group) {
                 true => state.next_group(&self.options.group)?,
@@ -504,7 +527,7 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             // The end of the source waits until everything before it is written, for it may be the same after every
             // start. It is told again.
             state.ended = true;
-            return if state.waiting.is_empty() { Err(stop) } else { Ok(()) };
+            return if state.is_worked_off() { Err(stop) } else { Ok(()) };
         }
         for event in events.drain(..) {
             match event {
@@ -517,7 +540,22 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
                     received.map_err(|e| Stop::internal(e.to_string()))?;
                     state.wait(transaction);
                 }
-                Event::Reported { point, open } => state.frontier.reported(point, open),
+                // Delivered before what is stored behind it was written, or from before the flow began.
+                Event::Message(message) if message.lsn <= state.has_messages_to => {}
+                Event::Message(message) => {
+                    let received = state.frontier.received_message(message.lsn);
+                    received.map_err(|e| Stop::internal(e.to_string()))?;
+                    state.waiting_bytes += message.size();
+                    state.messages.push_back(message);
+                }
+                Event::Held(prepare) => state.frontier.hold(prepare),
+                Event::Settled { prepare, end } => state.frontier.release(prepare, end),
+                Event::Reported { point, open, sending } => {
+                    state.frontier.reported(point, open);
+                    if !sending {
+                        state.frontier.sent(point);
+                    }
+                }
             }
         }
         Ok(())
@@ -655,8 +693,12 @@ struct Flowing {
     frontier: Frontier,
     /// Received and not handed over, and when.
     waiting: VecDeque<(Instant, Transaction)>,
-    /// Their encoded changes.
+    /// Their encoded changes, and the messages.
     waiting_bytes: u64,
+    /// Received and not delivered.
+    messages: VecDeque<LogicalMessage>,
+    /// Messages up to here were delivered before this session.
+    has_messages_to: Lsn,
     /// How many those are.
     waiting_changes: u64,
     /// Nothing more comes from the source.
@@ -709,6 +751,8 @@ impl Flowing {
             .is_some_and(|until| until.precedes(last.commit()) || self.frontier.reported_point() >= Some(until));
         self.ended
             || reaches_until
+            // Nothing can join that comes behind a message.
+            || !self.messages.is_empty()
             || self.waiting.len() >= limits.transactions
             || self.waiting_bytes >= limits.bytes
             || self.waiting_changes >= limits.changes
@@ -722,7 +766,9 @@ impl Flowing {
         let (mut count, mut bytes, mut changes) = (0, 0, 0);
         let first = self.waiting.front().map(|(_, transaction)| transaction.commit());
         for (_, transaction) in self.waiting.iter().take(limits.transactions) {
-            if self.until.is_some_and(|until| until.precedes(transaction.commit())) {
+            if self.until.is_some_and(|until| until.precedes(transaction.commit()))
+                || self.messages.front().is_some_and(|message| Boundary(message.lsn).precedes(transaction.commit()))
+            {
                 break;
             }
             bytes += transaction.size();
@@ -744,10 +790,31 @@ impl Flowing {
         Ok(group)
     }
 
+    /// The next message, if everything that came before it has been handed over, and it is not behind the stop
+    /// position.
+    fn due_message(&self) -> Option<&LogicalMessage> {
+        let message = self.messages.front()?;
+        let first = self.waiting.front().is_none_or(|(_, t)| Boundary(message.lsn).precedes(t.commit()));
+        (first && self.until.is_none_or(|until| message.lsn <= until.0)).then_some(message)
+    }
+
+    /// The destination has the next message.
+    fn delivered(&mut self) {
+        if let Some(message) = self.messages.pop_front() {
+            self.waiting_bytes -= message.size();
+            self.frontier.delivered(message.lsn);
+        }
+    }
+
+    /// Whether nothing that was received is still to be handed over.
+    fn is_worked_off(&self) -> bool {
+        self.waiting.is_empty() && self.due_message().is_none()
+    }
+
     /// Whether less than a group is waiting.
     fn has_room(&self, limits: &GroupLimits) -> bool {
-        (self.waiting.is_empty() || !self.ended)
-            && self.waiting.len() < limits.transactions
+        (self.is_worked_off() || !self.ended)
+            && self.waiting.len() + self.messages.len() < limits.transactions
             && self.waiting_bytes < limits.bytes
     }
 

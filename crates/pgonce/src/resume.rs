@@ -47,9 +47,7 @@ pub(crate) fn slot(stored: &StoredFlow, slot: &str, state: Option<&SlotState>) -
         }
         .into());
     };
-    let Some(confirmed) = state.confirmed_flush else {
-        return Err(Reason::DataGap { what: format!("slot {slot} has no confirmed_flush_lsn") }.into());
-    };
+    let Some(confirmed) = state.confirmed_flush else { return Err(no_position(slot)) };
     if confirmed > position.0 {
         return Err(Reason::DataGap {
             what: format!(
@@ -61,6 +59,16 @@ pub(crate) fn slot(stored: &StoredFlow, slot: &str, state: Option<&SlotState>) -
         .into());
     }
     Ok(Boundary(confirmed))
+}
+
+/// The slot was there before, and is not any more.
+pub(crate) fn no_slot(slot: &str) -> Stop {
+    Reason::DataGap { what: format!("slot {slot} no longer exists") }.into()
+}
+
+/// It cannot be told where the slot stands.
+pub(crate) fn no_position(slot: &str) -> Stop {
+    Reason::DataGap { what: format!("slot {slot} has no confirmed_flush_lsn") }.into()
 }
 
 #[cfg(test)]

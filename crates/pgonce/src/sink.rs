@@ -35,6 +35,14 @@ pub trait Sink: Send {
     /// [`SinkError::permanent`] stops the flow.
     fn write(&mut self, batch: &Batch<'_>) -> impl Future<Output = Result<(), SinkError>> + Send;
 
+    /// Whether it takes transactions when they are prepared for a two-phase commit, and how they were settled
+    /// ([`Kind`](crate::transaction::Kind)). The source has to be told, too:
+    /// [`TwoPhase::Seen`](crate::assemble::TwoPhase::Seen). A prepared transaction has to be as durable as a committed
+    /// one: it does not come again at its commit.
+    fn takes_prepared(&self) -> bool {
+        false
+    }
+
     /// A session begins: with this source, before anything stored is read. A sink may refuse it, and drops what it
     /// holds of an earlier session.
     ///

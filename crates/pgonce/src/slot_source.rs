@@ -5,18 +5,20 @@ use std::time::Duration;
 
 use tokio_postgres::Client;
 
-use crate::assemble::SpillSettings;
+use crate::assemble::{Assembler, SpillSettings, TwoPhase, prepare_directory};
 use crate::attestation::{self, Attestation, Claim};
-use crate::catalog::{self, SlotState};
+use crate::catalog;
 use crate::connect::{ConnectionSettings, SqlConnection, connect_sql};
-
 use crate::described::{Described, described};
-use crate::destination::{Binding, StartMode, StoredFlow};
+use crate::destination::{Binding, SlotOrigin, StartMode, StoredFlow};
+use crate::heartbeat::{Heartbeat, Of};
+use crate::ident::quote_ident;
 use crate::partitions::Watch;
 use crate::position::{Boundary, Durable};
 use crate::published::Published;
 use crate::replication::{Receiver, ReceiverSettings, ReplicationSession, StartOptions};
 use crate::resume;
+use crate::slot_state::{self, STANDBY, SlotState};
 use crate::snapshot::{Snapshot, Snapshots};
 use crate::source::{Begun, Event, Source, SourceIdentity};
 use crate::sql_error::stop_from_sql;
@@ -34,8 +36,17 @@ pub struct SlotSettings {
     /// Patterns of the tables for which the (single) publication is made on the first start if it does not exist.
     /// `None`: the publications are an admin's and must exist.
     pub create_publication: Option<Vec<String>>,
-    /// When a transaction in assembly goes to disk.
+    /// Whether transactions are sent while they are in progress.
+    pub streaming: Streaming,
+    /// What becomes of prepared transactions.
+    pub two_phase: TwoPhase,
+    /// When transactions in assembly go to disk.
     pub spill: SpillSettings,
+    /// Which transactions are carried, by where they come from.
+    pub origin: OriginFilter,
+    /// Where the sink cannot store an idle boundary: how long the acknowledgement may stand still while others write
+    /// before a [heartbeat](crate::heartbeat) moves it. `None` (the default): for ever.
+    pub heartbeat: Option<Duration>,
     /// Bytes of assembled transactions that may wait for the sink before the socket is left unread.
     pub queue_bytes: usize,
 }
@@ -48,10 +59,39 @@ impl SlotSettings {
             slot: slot.into(),
             publications,
             create_publication: None,
+            streaming: Streaming::default(),
+            two_phase: TwoPhase::default(),
             spill: SpillSettings::default(),
+            origin: OriginFilter::default(),
+            heartbeat: None,
             queue_bytes: 32 << 20,
         }
     }
+}
+
+/// Which transactions are carried, by where they come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OriginFilter {
+    /// All.
+    #[default]
+    Any,
+    /// Only those that have no replication origin: what was itself applied by replication, and marked so, is left out.
+    None,
+}
+
+/// The first version whose walsender filters by origin.
+const FILTERS_ORIGINS: u32 = 160_000;
+
+/// Whether the source sends transactions that outgrow its `logical_decoding_work_mem` while they are in progress. They
+/// are delivered when they commit, either way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Streaming {
+    /// When they commit: the source keeps them on its disk until then. What is rolled back is not sent.
+    Off,
+    /// As they grow: at their commit most of them is here already, and the source keeps no copy. What is rolled back
+    /// was sent in vain.
+    #[default]
+    On,
 }
 
 /// A replication slot of a PostgreSQL server, read through pgoutput.
@@ -59,6 +99,7 @@ impl SlotSettings {
 pub struct SlotSource {
     settings: SlotSettings,
     session: Option<Session>,
+    messages: bool,
     warnings: Vec<String>,
 }
 
@@ -71,6 +112,9 @@ struct Session {
     identity: SourceIdentity,
     receiver: Option<Receiver>,
     attestation: Option<Attestation>,
+    heartbeat: Option<Heartbeat>,
+    /// The slot was made in this session.
+    created: bool,
     /// Since [`Source::published`].
     partitions: Option<Arc<Mutex<Watch>>>,
 }
@@ -84,7 +128,7 @@ impl std::fmt::Debug for Session {
 impl SlotSource {
     /// A source that has not connected yet.
     pub fn new(settings: SlotSettings) -> SlotSource {
-        SlotSource { settings, session: None, warnings: Vec::new() }
+        SlotSource { settings, session: None, messages: false, warnings: Vec::new() }
     }
 
     fn session(&mut self) -> Result<&mut Session, Stop> {
@@ -116,9 +160,19 @@ impl SlotSource {
     async fn slot_state(&mut self) -> Result<Option<SlotState>, Stop> {
         let name = self.settings.slot.clone();
         let session = self.session()?;
-        let state = catalog::slot_state(&session.sql.client, &name).await?;
-        if let Some(state) = &state {
-            state.usable(&name, &session.identity.database)?;
+        let state = slot_state::slot_state(&session.sql.client, &name).await?;
+        match &state {
+            Some(state) => state.usable(&name, &session.identity.database)?,
+            // Its absence says nothing there.
+            None if slot_state::in_recovery(&session.sql.client).await? => {
+                return Err(Reason::SlotUnusable {
+                    slot: name,
+                    what: "this server is a standby, and does not have it".to_owned(),
+                    hint: STANDBY.to_owned(),
+                }
+                .into());
+            }
+            None => {}
         }
         Ok(state)
     }
@@ -160,6 +214,10 @@ impl SlotSource {
 }
 
 impl Source for SlotSource {
+    fn yields_prepared(&self) -> bool {
+        self.settings.two_phase == TwoPhase::Seen
+    }
+
     async fn connect(&mut self) -> Result<SourceIdentity, Stop> {
         self.session = None;
         let mut replication = ReplicationSession::open(&self.settings.connection).await?;
@@ -168,6 +226,13 @@ impl Source for SlotSource {
         let sql = connect_sql(&connection, "source").await.map_err(|e| e.into_stop(Side::Source))?;
         replication.assert_same_server(&sql.client).await?;
         let server_version = SlotSource::check_server(&sql.client).await?;
+        if self.settings.two_phase == TwoPhase::Seen && server_version < 150_000 {
+            let what = "PostgreSQL 14 cannot send transactions when they are prepared".to_owned();
+            let hint =
+                "Have them delivered when they commit (TwoPhase::AtCommit), or read from PostgreSQL 15 or later."
+                    .to_owned();
+            return Err(Reason::Unsupported { what, hint }.into());
+        }
         let query = "SELECT pg_catalog.current_database()::text";
         let row = sql.client.query_one(query, &[]).await.map_err(|e| stop_from_sql(Side::Source, &e))?;
         let identity = SourceIdentity {
@@ -178,8 +243,12 @@ impl Source for SlotSource {
             slot: self.settings.slot.clone(),
             server_version,
         };
-        // Before the sink is opened, and with it an older writer fenced off: whoever reads the slot is left alone.
-        if let Some(pid) = catalog::slot_state(&sql.client, &self.settings.slot).await?.and_then(|s| s.active_pid) {
+        // Before the sink is opened, and with it an older writer fenced off: whoever reads the slot is left alone. A
+        // slot that could not be read anyway is not waited for.
+        if let Some(state) = slot_state::slot_state(&sql.client, &self.settings.slot).await?
+            && let Some(pid) = state.active_pid
+        {
+            state.usable(&self.settings.slot, &identity.database)?;
             return Err(Reason::SlotInUse { slot: self.settings.slot.clone(), pid }.into());
         }
         self.session = Some(Session {
@@ -189,6 +258,8 @@ impl Source for SlotSource {
             identity: identity.clone(),
             receiver: None,
             attestation: None,
+            heartbeat: None,
+            created: false,
             partitions: None,
         });
         Ok(identity)
@@ -201,10 +272,24 @@ impl Source for SlotSource {
         let publications = self.settings.publications.clone();
         let session = self.session()?;
         let published = catalog::published(&session.sql.client, session.identity.server_version, &publications).await?;
-        if published.tables.is_empty() && start == StartMode::Snapshot {
+        let mute = catalog::mute_publication(&session.sql.client, &publications).await?;
+        if let Some(mute) = mute {
+            let hint = format!(
+                "ALTER PUBLICATION {} SET (publish = 'insert, update, delete, truncate'); on the source.",
+                quote_ident(&mute)
+            );
+            return Err(
+                Reason::SourceNotReady { what: format!("publication {mute} publishes no operation"), hint }.into()
+            );
+        }
+        if published.tables.is_empty() {
             let what = format!("publication {} publishes no table", publications.join(", "));
-            let hint = "ALTER PUBLICATION ... ADD TABLE ...; on the source.".to_owned();
-            return Err(Reason::SourceNotReady { what, hint }.into());
+            if start == StartMode::Snapshot {
+                let first = publications.first().map(|name| quote_ident(name)).unwrap_or_default();
+                let hint = format!("ALTER PUBLICATION {first} ADD TABLE ...; on the source.");
+                return Err(Reason::SourceNotReady { what, hint }.into());
+            }
+            self.warnings.push(format!("{what}: until it does, nothing but messages is carried"));
         }
         Ok(published)
     }
@@ -214,14 +299,13 @@ impl Source for SlotSource {
         let settings = self.settings.clone();
         let connection = self.session()?.connection.clone();
         if let Some(state) = state {
-            let confirmed = state.confirmed_flush.ok_or_else(|| {
-                Stop::from(Reason::DataGap { what: format!("slot {} has no confirmed_flush_lsn", settings.slot) })
-            })?;
+            let confirmed = state.confirmed_flush.ok_or_else(|| resume::no_position(&settings.slot))?;
             return Ok(Begun { boundary: Boundary(confirmed), snapshot: None });
         }
         let mut exporter = ReplicationSession::open(&connection).await?;
-        let created = exporter.create_slot(&settings.slot, false).await?;
+        let created = exporter.create_slot(&settings.slot, false, settings.two_phase == TwoPhase::Seen).await?;
         let boundary = created.consistent_point;
+        self.session()?.created = true;
         if start == StartMode::GoForward {
             self.warnings.push(format!(
                 "slot {} did not exist and was made now: what was committed before {boundary} is not carried. \
@@ -258,9 +342,41 @@ impl Source for SlotSource {
         Snapshots::new(pinned.unwrap_or(&self.settings.connection).clone())
     }
 
+    async fn slot_origin(&mut self, stored: Option<&StoredFlow>) -> Result<SlotOrigin, Stop> {
+        let state = self.slot_state().await?;
+        let slot = self.settings.slot.clone();
+        let session = self.session()?;
+        let boundary = match stored {
+            Some(stored) => {
+                let replication = session.replication.as_mut();
+                let replication = replication.ok_or_else(|| Stop::internal("asked behind the stream's start"))?;
+                let history = replication.timeline_history(session.identity.timeline).await?;
+                resume::timeline(stored.position(), &session.identity, &history)?;
+                resume::slot(stored, &slot, state.as_ref())?;
+                Some(stored.position().boundary)
+            }
+            None => None,
+        };
+        let state = state.ok_or_else(|| resume::no_slot(&slot))?;
+        let confirmed_flush = state.confirmed_flush.ok_or_else(|| resume::no_position(&slot))?;
+        Ok(SlotOrigin {
+            slot,
+            created: session.created,
+            confirmed_flush,
+            boundary: boundary.max(Some(Boundary(confirmed_flush))).unwrap_or(Boundary(confirmed_flush)),
+            timeline: session.identity.timeline,
+            two_phase: state.two_phase,
+            failover: state.failover,
+        })
+    }
+
+    fn want_messages(&mut self, wanted: bool) {
+        self.messages = wanted;
+    }
+
     async fn stream(&mut self, stored: &StoredFlow) -> Result<(), Stop> {
         let state = self.slot_state().await?;
-        let settings = self.settings.clone();
+        let (settings, messages) = (self.settings.clone(), self.messages);
         let session = self.session()?;
         let mut replication =
             session.replication.take().ok_or_else(|| Stop::internal("the stream was started twice"))?;
@@ -268,16 +384,23 @@ impl Source for SlotSource {
         session.identity.flushed = replication.identify_system().await?.flushed;
         let history = replication.timeline_history(session.identity.timeline).await?;
         resume::timeline(stored.position(), &session.identity, &history)?;
-        resume::slot(stored, &settings.slot, state.as_ref())?;
+        let confirmed = resume::slot(stored, &settings.slot, state.as_ref())?;
+        let filters = session.identity.server_version >= FILTERS_ORIGINS;
+        let spill = &settings.spill.directory;
+        prepare_directory(spill)
+            .map_err(|e| Reason::LocalFile { path: spill.display().to_string(), what: e.to_string() })?;
         let options = StartOptions {
+            origin_none: settings.origin == OriginFilter::None && filters,
             slot: &settings.slot,
             publications: &settings.publications,
             server_version: session.identity.server_version,
+            streaming: settings.streaming == Streaming::On,
+            two_phase: settings.two_phase == TwoPhase::Seen,
         };
         let wal_sender_timeout = wal_sender_timeout(&session.sql.client).await?;
         let streaming = match replication.start(&options).await {
             Ok(streaming) => streaming,
-            Err(stop) => return Err(self.name_the_holder(stop).await),
+            Err(stop) => return Err(self.explain(stop).await),
         };
         let session = self.session()?;
         // Tables may have joined since it was read what is published: what is remembered must not undo that.
@@ -290,14 +413,22 @@ impl Source for SlotSource {
             patience: silence_max(wal_sender_timeout),
             partitions: session.partitions.clone().unwrap_or_default(),
         }));
+        session.heartbeat = settings.heartbeat.map(|interval| {
+            let of = Of { slot: settings.slot.clone(), server_version: session.identity.server_version };
+            Heartbeat::start(Arc::clone(&session.sql), of, interval, confirmed.0)
+        });
         session.receiver = Some(Receiver::start(
             streaming,
             ReceiverSettings {
                 slot: settings.slot,
-                spill: settings.spill,
+                assembler: Assembler::new(settings.spill)
+                    .with_two_phase(settings.two_phase)
+                    .with_applied(stored.position().boundary)
+                    .leaving_out_origins(settings.origin == OriginFilter::None && !filters),
                 queue_bytes: settings.queue_bytes,
                 wal_sender_timeout,
                 silence_max: silence_max(wal_sender_timeout),
+                messages,
             },
         ));
         Ok(())
@@ -307,7 +438,10 @@ impl Source for SlotSource {
         let receiver = self.session()?.receiver.as_ref();
         let receiver = receiver.ok_or_else(|| Stop::internal("received before the stream was started"))?;
         let first = events.len();
-        receiver.queue.take(events).await?;
+        let queue = Arc::clone(&receiver.queue);
+        if let Err(stop) = queue.take(events).await {
+            return Err(self.explain(stop).await);
+        }
         self.note_received(&events[first..]);
         Ok(())
     }
@@ -315,6 +449,9 @@ impl Source for SlotSource {
     fn acknowledge(&mut self, position: Durable<Boundary>) {
         if let Some(receiver) = self.session.as_ref().and_then(|s| s.receiver.as_ref()) {
             receiver.feedback.acknowledge(position);
+        }
+        if let Some(heartbeat) = self.session.as_ref().and_then(|s| s.heartbeat.as_ref()) {
+            heartbeat.acknowledged(position.position());
         }
     }
 
@@ -343,6 +480,9 @@ impl Source for SlotSource {
     fn warnings(&mut self) -> Vec<String> {
         let mut warnings = std::mem::take(&mut self.warnings);
         warnings.extend(self.partitions(Watch::take_news).unwrap_or_default());
+        if let Some(heartbeat) = self.session.as_ref().and_then(|s| s.heartbeat.as_ref()) {
+            warnings.extend(heartbeat.warnings());
+        }
         warnings
     }
 
@@ -368,6 +508,9 @@ impl SlotSource {
 
     /// Which TRUNCATEs the stream brought, and how far it has come.
     fn note_received(&self, events: &[Event]) {
+        if let Some(heartbeat) = self.session.as_ref().and_then(|s| s.heartbeat.as_ref()) {
+            heartbeat.received(events);
+        }
         self.partitions(|watch| {
             for event in events {
                 match event {
@@ -377,19 +520,25 @@ impl SlotSource {
                         }
                         watch.received(transaction.end().0);
                     }
-                    Event::Reported { point, open: false } => watch.received(point.0),
-                    Event::Reported { open: true, .. } => {}
+                    Event::Reported { point, sending: false, .. } => watch.received(point.0),
+                    _ => {}
                 }
             }
         });
     }
 
-    /// Fills in who holds the slot, where a start was refused for that.
-    async fn name_the_holder(&mut self, stop: Stop) -> Stop {
-        let Reason::SlotInUse { slot, .. } = stop.reason() else { return stop };
-        let slot = slot.clone();
-        match self.slot_state().await {
-            Ok(Some(SlotState { active_pid: Some(pid), .. })) => Reason::SlotInUse { slot, pid }.into(),
+    /// What the slot itself has to say where the walsender refused to start or has ended: who holds it, or what has
+    /// become of it. The walsender's own word is an SQLSTATE and a text, and the text is not for programs.
+    async fn explain(&mut self, stop: Stop) -> Stop {
+        let held = matches!(stop.reason(), Reason::SlotInUse { .. });
+        if stop.is_transient() && !held {
+            return stop;
+        }
+        let slot = self.settings.slot.clone();
+        match tokio::time::timeout(Duration::from_secs(10), self.slot_state()).await {
+            Ok(Ok(Some(SlotState { active_pid: Some(pid), .. }))) if held => Reason::SlotInUse { slot, pid }.into(),
+            Ok(Ok(None)) => resume::no_slot(&slot),
+            Ok(Err(found)) if !found.is_transient() => found,
             _ => stop,
         }
     }

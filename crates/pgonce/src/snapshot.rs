@@ -82,7 +82,7 @@ impl Snapshots {
     pub async fn take(&self) -> Result<Snapshot, Stop> {
         let mut exporter = ReplicationSession::open(&self.settings).await?;
         let name = format!("pgonce_copy_{}_{}", std::process::id(), uniquifier());
-        let created = exporter.create_slot(&name, true).await?;
+        let created = exporter.create_slot(&name, true, false).await?;
         Ok(Snapshot::new(created.consistent_point, created.snapshot, self.settings.clone(), Box::new(exporter)))
     }
 

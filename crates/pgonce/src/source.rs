@@ -2,10 +2,12 @@
 
 use std::future::Future;
 
+use crate::assemble::{Assembled, Assembler};
 use crate::described::Described;
-pub use crate::flow::SourceIdentity;
 use crate::flow::{Binding, StartMode, StoredFlow};
-use crate::position::{Boundary, Durable};
+pub use crate::flow::{SlotOrigin, SourceIdentity};
+use crate::logical_message::LogicalMessage;
+use crate::position::{Boundary, Durable, EndLsn};
 use crate::published::Published;
 use crate::snapshot::{Snapshot, Snapshots};
 use crate::stop::Stop;
@@ -14,11 +16,17 @@ use crate::transaction::Transaction;
 /// Yields whole committed transactions in commit order, and takes acknowledgements.
 ///
 /// The order of calls in a session: [`connect`](Source::connect); on a first start [`publish`](Source::publish) and
-/// [`begin`](Source::begin); then [`published`](Source::published), and,
+/// [`begin`](Source::begin); then [`slot_origin`](Source::slot_origin), [`published`](Source::published), and,
 /// while tables are copied, snapshots from [`snapshots`](Source::snapshots); then [`stream`](Source::stream) once, and
 /// [`receive`](Source::receive) again and again. After any error the session is over: the next call is `connect`, and
 /// nothing of the session survives into the next.
 pub trait Source: Send {
+    /// Whether it yields transactions when they are prepared, and how they were settled: the destination has to take
+    /// them.
+    fn yields_prepared(&self) -> bool {
+        false
+    }
+
     /// Connects and says who is at the other end. Drops what is left of an older session.
     fn connect(&mut self) -> impl Future<Output = Result<SourceIdentity, Stop>> + Send;
 
@@ -42,6 +50,16 @@ pub trait Source: Send {
 
     /// What takes consistent snapshots, while the stream runs too.
     fn snapshots(&self) -> Snapshots;
+
+    /// Says where the stream will really begin, checked against what is stored: at every connect, before anything is
+    /// copied or streamed. `None`: nothing is stored yet, and [`begin`](Source::begin) was just called.
+    fn slot_origin(&mut self, stored: Option<&StoredFlow>) -> impl Future<Output = Result<SlotOrigin, Stop>> + Send;
+
+    /// Whether messages that belong to no transaction are to be handed out. Said before the stream starts; the default
+    /// is a source that has none.
+    fn want_messages(&mut self, wanted: bool) {
+        let _ = wanted;
+    }
 
     /// Checks what is stored against slot and timeline, and starts the stream.
     fn stream(&mut self, stored: &StoredFlow) -> impl Future<Output = Result<(), Stop>> + Send;
@@ -91,16 +109,73 @@ pub struct Begun {
     pub snapshot: Option<Snapshot>,
 }
 
-/// What arrives from a source.
+/// What arrives from a source, in the order of the source's log.
 #[derive(Debug)]
 pub enum Event {
-    /// A whole committed transaction.
+    /// A whole committed transaction; or one that was prepared, or settled, where it was asked for.
     Transaction(Transaction),
+    /// A message outside any transaction, if such were [wanted](Source::want_messages).
+    Message(LogicalMessage),
+    /// A transaction is prepared, and its source keeps it until it is settled. While nothing behind this point is
+    /// acknowledged, it comes again after a reconnect.
+    Held(Boundary),
+    /// The transaction that was held since `prepare` is settled. If it committed, the event before this one delivers
+    /// it (unless nothing of it is published).
+    Settled {
+        /// See [`Held`](Event::Held).
+        prepare: Boundary,
+        /// Where its commit record ends; none if it was rolled back.
+        end: Option<EndLsn>,
+    },
     /// The source has sent everything below this point.
     Reported {
         /// The point.
         point: Boundary,
-        /// Whether a transaction lies open below it.
+        /// Whether a transaction lies open below it: it is being sent, is in progress and streamed, or is prepared and
+        /// not settled.
         open: bool,
+        /// Whether one is just being sent. If not, every transaction that commits below the point has been sent.
+        sending: bool,
     },
+}
+
+impl Event {
+    /// What the assembler has brought to an end, as events; `messages`, if such are wanted.
+    pub(crate) fn of(assembled: Assembled<'_>, messages: bool, assembler: &Assembler, events: &mut Vec<Event>) {
+        let event = match assembled {
+            Assembled::Message(message) if messages => Event::Message(message.into()),
+            Assembled::Nothing | Assembled::Message(_) => return,
+            Assembled::Transaction(transaction) => Event::Transaction(transaction),
+            // It is all sent, and so is everything before its end.
+            Assembled::Empty(end) => Event::reported(end.as_boundary(), assembler),
+            Assembled::Held(prepare) => Event::Held(prepare),
+            Assembled::Settled { prepare, end, transaction } => {
+                let empty = end.filter(|_| transaction.is_none());
+                events.extend(transaction.map(Event::Transaction));
+                events.push(Event::Settled { prepare, end });
+                match empty {
+                    Some(end) => Event::reported(end.as_boundary(), assembler),
+                    None => return,
+                }
+            }
+            Assembled::Prepared(prepared) => Event::Transaction(prepared.into_transaction()),
+            Assembled::CommitPrepared(settled) => Event::Transaction(settled.into_transaction()),
+            Assembled::RollbackPrepared(settled) => Event::Transaction(settled.into_transaction()),
+        };
+        events.push(event);
+    }
+
+    /// The source has sent everything below this point.
+    pub(crate) fn reported(point: Boundary, assembler: &Assembler) -> Event {
+        Event::Reported { point, open: assembler.is_open(), sending: assembler.is_sending() }
+    }
+
+    /// Bytes that it takes in memory, about.
+    pub(crate) fn in_memory(&self) -> usize {
+        match self {
+            Event::Transaction(transaction) => 256 + transaction.in_memory(),
+            Event::Message(message) => usize::try_from(message.size()).unwrap_or(usize::MAX),
+            _ => 0,
+        }
+    }
 }

@@ -104,7 +104,7 @@ impl Denied {
     /// The beginning of the GRANT that is missing, for what is met here.
     fn grant(&self, side: Side) -> Option<String> {
         let rights = match (self.kind.as_str(), side) {
-            ("table", Side::Source) => "SELECT",
+            ("table" | "view", Side::Source) => "SELECT",
             ("table", Side::Target) => "SELECT, INSERT, UPDATE, DELETE, TRUNCATE",
             ("schema", _) => "USAGE",
             ("sequence", Side::Source) => "SELECT",
@@ -113,7 +113,9 @@ impl Denied {
             ("function", _) => "EXECUTE",
             _ => return None,
         };
-        Some(format!("GRANT {rights} ON {} {}", self.kind.to_uppercase(), quote_ident(&self.name)))
+        // A view is granted as a table is.
+        let kind = if self.kind == "view" { "TABLE".to_owned() } else { self.kind.to_uppercase() };
+        Some(format!("GRANT {rights} ON {kind} {}", quote_ident(&self.name)))
     }
 }
 
@@ -148,6 +150,7 @@ pub fn condition(sqlstate: &str) -> &'static str {
         "57P01" => "admin_shutdown",
         "57P02" => "crash_shutdown",
         "57P03" => "cannot_connect_now",
+        "58P01" => "undefined_file",
         _ => "see PostgreSQL's appendix \"Error Codes\"",
     }
 }

@@ -62,6 +62,10 @@ impl fmt::Display for ServerFault {
     }
 }
 
+fn large_row(row: Option<&(String, u64)>) -> String {
+    row.map_or(String::new(), |(table, bytes)| format!(", with a row of {bytes} bytes in table {table}"))
+}
+
 fn identified_by(key: &[String]) -> String {
     if key.is_empty() { String::new() } else { format!("(identified by {})", key.join(", ")) }
 }
@@ -309,6 +313,24 @@ pub enum Reason {
         /// The operating system's error.
         what: String,
     },
+    /// Open transactions take more of the local disk than is allowed.
+    #[error(
+        "open transactions would take more than {bound} bytes of disk: {assembling} bytes are there, and transaction \
+         {xid} has {size} bytes of changes so far{}",
+        large_row(row.as_ref())
+    )]
+    SpillFull {
+        /// The transaction that has most.
+        xid: u32,
+        /// Bytes of its changes, on disk and in memory.
+        size: u64,
+        /// The row of it that is too large by itself, if there is one: its table, schema-qualified, and its bytes.
+        row: Option<(String, u64)>,
+        /// Bytes that all of them have on disk.
+        assembling: u64,
+        /// The bound.
+        bound: u64,
+    },
     /// What was asked for cannot be done with what was composed or configured.
     #[error("{what}")]
     Unsupported {
@@ -370,7 +392,7 @@ impl Family {
                 Family::Target
             }
             "fenced" => Family::Fenced,
-            "local_file" => Family::Local,
+            "local_file" | "spill_full" => Family::Local,
             "protocol" | "internal" => Family::Internal,
             _ => return None,
         })
@@ -441,6 +463,7 @@ impl Reason {
             Reason::Fenced { .. } => ("fenced", false, F::Fenced),
             Reason::Protocol { .. } => ("protocol", false, F::Internal),
             Reason::LocalFile { .. } => ("local_file", false, F::Local),
+            Reason::SpillFull { .. } => ("spill_full", false, F::Local),
             Reason::Unsupported { .. } => ("unsupported", false, F::Usage),
             Reason::Internal { .. } => ("internal", false, F::Internal),
         }
@@ -561,6 +584,12 @@ impl Reason {
             another with \
                  --data-dir."
                 .to_owned(),
+            Reason::SpillFull { xid, .. } => format!(
+                "Nothing of it has been applied, and everything before it has. Where the disk has room: \
+                 `pgonce run --spill-disk 200GB` (or `spill.disk` in the file, and `data_dir` to place it). Whether \
+                 the transaction is still open, on the source: SELECT pid, usename, application_name, state, \
+                 xact_start FROM pg_stat_activity WHERE backend_xid = '{xid}';"
+            ),
             Reason::Internal { .. } => "This is a defect of pgonce: please report it. Nothing was acknowledged \
             that was not \
                  applied; `pgonce run` takes the flow up where it stopped."

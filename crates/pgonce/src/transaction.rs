@@ -5,6 +5,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use xxhash_rust::xxh3::xxh3_128;
+
 use crate::assemble::Body;
 use crate::pgoutput::{DecodeError, Message, OldTuple, PgTime, Tuple, decode_message};
 use crate::position::{CommitLsn, EndLsn, Lsn};
@@ -17,23 +19,74 @@ use crate::relation::{Relation, Relations};
 /// memory. What is not yet durable can be passed over again.
 #[derive(Clone, Debug)]
 pub struct Transaction {
+    pub(crate) kind: Kind,
     pub(crate) xid: u32,
     pub(crate) commit: CommitLsn,
     pub(crate) end: EndLsn,
     pub(crate) commit_time: PgTime,
+    pub(crate) gid: Option<Arc<str>>,
     pub(crate) origin: Option<Arc<str>>,
     pub(crate) change_count: u64,
     /// OIDs of relations that were truncated.
     pub(crate) truncated: Arc<[u32]>,
     pub(crate) digest: Digest,
     pub(crate) body: Body,
-    /// The relations known when the transaction began.
+    /// The relations known when the transaction began. None in one that was streamed: it describes what it uses.
     pub(crate) relations: Relations,
     /// Relations described inside the transaction, each with the number of changes before it.
     pub(crate) described: Arc<[(u64, Arc<Relation>)]>,
 }
 
+/// What a [`Transaction`] says of the one on the source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Kind {
+    /// It committed, with these changes.
+    #[default]
+    Committed,
+    /// It was prepared, with these changes, and may yet commit or be rolled back: [`gid`](Transaction::gid) tells
+    /// which one is settled later. Only for a sink that takes them
+    /// ([`TwoPhase::Seen`](crate::assemble::TwoPhase::Seen)), as the next two are. Its positions are those of the
+    /// prepare record.
+    Prepared,
+    /// It committed; its changes came with [`Prepared`](Kind::Prepared), perhaps in an earlier session.
+    CommitPrepared,
+    /// It was rolled back. The sink may never have seen it prepared. The source tells where the record of the rollback
+    /// ends and not where it starts: the position in its place is one byte below the end.
+    RollbackPrepared,
+}
+
 impl Transaction {
+    /// The settling of a prepared transaction: no changes.
+    pub(crate) fn settling(
+        kind: Kind,
+        xid: u32,
+        gid: Arc<str>,
+        commit: CommitLsn,
+        end: EndLsn,
+        time: PgTime,
+    ) -> Transaction {
+        Transaction {
+            kind,
+            xid,
+            commit,
+            end,
+            commit_time: time,
+            gid: Some(gid),
+            origin: None,
+            change_count: 0,
+            truncated: Arc::new([]),
+            digest: Digest(xxh3_128(&[])),
+            body: Body::empty(),
+            relations: Relations::default(),
+            described: Arc::new([]),
+        }
+    }
+
+    /// Whether it committed, or was prepared or settled in two phases.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// Transaction id on the source.
     pub fn xid(&self) -> u32 {
         self.xid
@@ -54,6 +107,11 @@ impl Transaction {
         self.commit_time
     }
 
+    /// The global identifier under which it was prepared, if it was and the slot knows of two phases.
+    pub fn gid(&self) -> Option<&str> {
+        self.gid.as_deref()
+    }
+
     /// The replication origin it was applied under on the source, if it came from elsewhere.
     pub fn origin(&self) -> Option<&str> {
         self.origin.as_deref()
@@ -64,7 +122,8 @@ impl Transaction {
         self.change_count
     }
 
-    /// A digest of the content, equal whenever the same server sends the same transaction for the same publications.
+    /// A digest of the content, equal whenever the same server sends the same transaction for the same publications:
+    /// whether it is streamed while in progress, prepared first, or sent as a whole.
     pub fn digest(&self) -> Digest {
         self.digest
     }

@@ -7,13 +7,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::*;
+use pgonce::assemble::TwoPhase;
 use pgonce::checkpoint_store::{FileStore, PostgresStore};
 use pgonce::destination::{Destination, StartMode};
 use pgonce::guarantee::{Guarantee, Repeat};
 use pgonce::kept::Kept;
 use pgonce::pipeline::{Finished, GroupLimits, Pipeline, PipelineOptions, Until};
 use pgonce::sink::{AtomicSink, Batch, Sink, SinkError};
+use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::source::SourceIdentity;
+use pgonce::transaction::Transaction;
 use pgonce_testkit::Cluster;
 use tokio_postgres::Client;
 
@@ -30,6 +33,8 @@ struct Persisted {
     fail_before: u32,
     fail_after: u32,
     refuses: bool,
+    takes_prepared: bool,
+    kinds: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -62,6 +67,7 @@ impl Sink for Memory {
         }
         if !batch.transactions().is_empty() {
             persisted.batches.push(batch.transactions().len());
+            persisted.kinds.extend(batch.transactions().iter().map(kind_of));
             persisted.transactions.extend(batch.transactions().iter().map(|t| applied(t).changes));
             if persisted.fail_after > 0 {
                 persisted.fail_after -= 1;
@@ -69,6 +75,10 @@ impl Sink for Memory {
             }
         }
         Ok(())
+    }
+
+    fn takes_prepared(&self) -> bool {
+        self.0.lock().unwrap().takes_prepared
     }
 
     async fn accept_source(&mut self, source: &SourceIdentity) -> Result<(), SinkError> {
@@ -83,6 +93,10 @@ impl AtomicSink for Memory {
     async fn load(&mut self, name: &'static str) -> Result<Option<Vec<u8>>, SinkError> {
         Ok(self.0.lock().unwrap().records.get(name).cloned())
     }
+}
+
+fn kind_of(transaction: &Transaction) -> String {
+    format!("{:?} {} {}", transaction.kind(), transaction.gid().unwrap_or("-"), transaction.change_count())
 }
 
 const T: &str = "CREATE TABLE t (id int PRIMARY KEY, n int, b text); CREATE PUBLICATION p FOR TABLE t;";
@@ -102,7 +116,11 @@ fn go_forward() -> PipelineOptions {
 
 async fn until_now<D: Destination + 'static>(cluster: &Cluster, destination: D, options: PipelineOptions) {
     let options = PipelineOptions { until: Some(Until::Now), ..options };
-    let source = slot_source(&cluster.url("postgres"), "p");
+    let mut settings = SlotSettings::new(connection(&cluster.url("postgres")), "pgonce_test", vec!["p".to_owned()]);
+    if destination.takes_prepared() {
+        settings.two_phase = TwoPhase::Seen;
+    }
+    let source = SlotSource::new(settings);
     let ended = Running::with(source, destination, options).ended().await.unwrap();
     assert!(matches!(ended, Finished::Drained(_)), "{ended:?}");
 }
@@ -227,5 +245,34 @@ fn a_guarantee_is_a_value_of_what_was_composed_and_what_cannot_work_is_refused_w
         let mut pipeline = Pipeline::new(nowhere(), Kept::effect_once("f", Memory::default()), options);
         let refused = runtime.block_on(pipeline.run(tokio::sync::watch::channel(false).1));
         assert_eq!(refused.unwrap_err().code(), "unsupported");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_that_asks_sees_prepared_transactions_and_how_they_were_settled_across_restarts() {
+    for major in each_major() {
+        for mode in ["atomic", "file"] {
+            let cluster = Cluster::builder(major).conf("max_prepared_transactions", "5").start().await.unwrap();
+            let client = cluster.connect("postgres").await.unwrap();
+            client.batch_execute(T).await.unwrap();
+            let slot = "SELECT pg_create_logical_replication_slot('pgonce_test', 'pgoutput', false, true)";
+            client.batch_execute(slot).await.unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            let memory = Memory::default();
+            memory.set(|m| m.takes_prepared = true);
+            for (statements, seen) in [
+                ("BEGIN; INSERT INTO t VALUES (1); PREPARE TRANSACTION 'a'", "Prepared a 1"),
+                ("BEGIN; INSERT INTO t VALUES (2), (3); PREPARE TRANSACTION 'b'", "Prepared b 2"),
+                ("INSERT INTO t VALUES (4)", "Committed - 1"),
+                ("COMMIT PREPARED 'b'", "CommitPrepared b 0"),
+                ("ROLLBACK PREPARED 'a'", "RollbackPrepared a 0"),
+            ] {
+                client.batch_execute(statements).await.unwrap();
+                drain(&cluster, mode, &memory, directory.path(), go_forward()).await;
+                let kinds = memory.set(|m| m.kinds.clone());
+                assert_eq!(kinds.last().map(String::as_str), Some(seen), "{mode} on {major}: {kinds:?}");
+            }
+            assert_eq!(memory.set(|m| m.kinds.len()), 5, "{mode} on {major}");
+        }
     }
 }

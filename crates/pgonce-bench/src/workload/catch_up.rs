@@ -13,18 +13,18 @@ use crate::sample::Sampler;
 use crate::stand::{Databases, Stand};
 
 /// The slot that holds the backlog, and the copy of it that a run reads.
-const BASE_SLOT: &str = "bench_base";
-const RUN_SLOT: &str = "bench_run";
-const PUBLICATION: &str = "bench";
+pub const BASE_SLOT: &str = "bench_base";
+pub const RUN_SLOT: &str = "bench_run";
+pub const PUBLICATION: &str = "bench";
 
 /// Connections that generate a backlog.
 const CONNECTIONS: usize = 4;
 
 /// How often we look for the marker.
-const LOOK: Duration = Duration::from_millis(5);
+pub const LOOK: Duration = Duration::from_millis(5);
 
 /// The longest that one run may take.
-const RUN_MAX: Duration = Duration::from_secs(600);
+pub const RUN_MAX: Duration = Duration::from_secs(600);
 
 /// With `synchronous_commit = on` native waits for the disk after every transaction, and needs minutes for what takes
 /// it seconds otherwise: both sides get a fifth of the transactions.
@@ -55,6 +55,11 @@ pub trait CatchUp: std::fmt::Debug + Sync {
     /// How many transactions the backlog has.
     fn transactions(&self, size: Size) -> u64;
 
+    /// How many changes of rows these are.
+    fn changes(&self, size: Size) -> u64 {
+        self.transactions(size)
+    }
+
     /// The statements that make the tables, on either side.
     fn schema(&self, _size: Size) -> String {
         String::new()
@@ -84,6 +89,8 @@ pub struct Backlog {
     workload: &'static dyn CatchUp,
     databases: Databases,
     transactions: u64,
+    changes: u64,
+    marker: String,
     fingerprint: String,
 }
 
@@ -104,13 +111,14 @@ impl Backlog {
         databases.source.batch_execute("CHECKPOINT").await?;
         databases.create_slot(BASE_SLOT).await?;
         workload.generate(stand.source_clients(&databases, CONNECTIONS).await?, size).await?;
+        let marker = databases.source.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).await?.get(0);
         // The first commit that waits for the disk again takes all those before it along.
         databases.source.batch_execute("INSERT INTO bench_marker VALUES (1)").await?;
         databases.source.execute("SELECT pg_switch_wal()", &[]).await?;
         databases.source.batch_execute("CHECKPOINT").await?;
         let fingerprint = databases.source.query_one(workload.fingerprint(), &[]).await?.get(0);
-        let transactions = workload.transactions(size);
-        Ok(Backlog { workload, databases, transactions, fingerprint })
+        let (transactions, changes) = (workload.transactions(size), workload.changes(size));
+        Ok(Backlog { workload, databases, transactions, changes, marker, fingerprint })
     }
 
     /// Lets one contestant catch up.
@@ -179,8 +187,18 @@ impl Backlog {
         &self.databases
     }
 
-    /// How many transactions it has.
+    /// How many transactions it has, without the marker's.
     pub fn transactions(&self) -> u64 {
         self.transactions
+    }
+
+    /// How many changes of rows it has, without the marker's.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Everything but the marker committed before this LSN, the marker behind it.
+    pub fn marker(&self) -> &str {
+        &self.marker
     }
 }

@@ -111,6 +111,7 @@ impl Copy {
                 ensure!(status.success(), "{who} ended with {status}:\n{}", last_words(&log(bench.scratch)));
                 (begun.elapsed(), sampler.finish().await?)
             }
+            Kind::Reader(_) | Kind::Decoder(_) => bail!("{who} copies nothing"),
         };
         self.check(contestant).await?;
         self.clear().await?;

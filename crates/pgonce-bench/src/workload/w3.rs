@@ -32,6 +32,10 @@ impl CatchUp for W3 {
         size.of(60_000)
     }
 
+    fn changes(&self, size: Size) -> u64 {
+        4 * self.transactions(size)
+    }
+
     fn prepare<'a>(&'a self, client: &'a Client, size: Size) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             pgbench::create(client, W3::scale(size)).await?;

@@ -278,7 +278,6 @@ mod tests {
         assert_eq!(check(Some(&read), known(true, false)), Severity::Warning);
         for broken in [
             SlotState { wal_status: Some("lost".to_owned()), ..good.clone() },
-            SlotState { two_phase: true, ..good.clone() },
             SlotState { database: "other".to_owned(), ..good.clone() },
         ] {
             assert_eq!(check(Some(&broken), known(true, false)), Severity::Problem, "{broken:?}");

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::block_on;
 use crate::config::flags::FlowOptions;
-use crate::config::{self, FlowConfig, Publish};
+use crate::config::{self, FlowConfig, Publish, SpillConfig};
 use crate::facts;
 use crate::failure::Failure;
 use crate::lock::DataDir;
@@ -155,7 +155,10 @@ fn slot_settings(config: &FlowConfig, spill: PathBuf) -> SlotSettings {
         Publish::Ours { tables, .. } if tables.is_empty() => Some(vec!["*.*".to_owned()]),
         Publish::Ours { tables, .. } => Some(tables.clone()),
     };
-    settings.spill = SpillSettings { directory: spill, ..SpillSettings::default() };
+    settings.origin = source.origin;
+    settings.streaming = source.streaming;
+    let SpillConfig { memory, disk } = config.spill;
+    settings.spill = SpillSettings { memory, disk, directory: spill };
     settings
 }
 

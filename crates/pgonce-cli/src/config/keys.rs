@@ -145,6 +145,29 @@ pub static KEYS: &[Key] = &[
         more: "",
     },
     Key {
+        path: "source.origin",
+        flag: "origin",
+        value: "WHICH",
+        kind: Kind::Choice(&["any", "none"]),
+        default: Fallback::Value("any"),
+        example: "none",
+        help: "Which transactions are carried: `any`, or only those that have no replication origin (`none`), so that \
+               what the source itself got by replication is left out",
+        more: "A server that applies changes by logical replication marks them with an origin. The initial copy takes \
+               the rows of a table whatever their origin. What was left out is not sent later.",
+    },
+    Key {
+        path: "source.streaming",
+        flag: "streaming",
+        value: "SETTING",
+        kind: Kind::Choice(&["off", "on"]),
+        default: Fallback::Value("on"),
+        example: "off",
+        help: "Whether the source sends large transactions while they are in progress",
+        more: "They are applied when they commit, either way. With `on` most of a large one is here by then, and the \
+               source keeps no copy on its disk; with `off` what is rolled back is not sent.",
+    },
+    Key {
         path: "target.url",
         flag: "target",
         value: "URL",
@@ -249,5 +272,25 @@ pub static KEYS: &[Key] = &[
         example: "/var/lib/pgonce/shop",
         help: "Directory for the lock and for spilled transactions, of one process at a time",
         more: "Made with mode 0700 where it is missing.",
+    },
+    Key {
+        path: "spill.memory",
+        flag: "spill-memory",
+        value: "SIZE",
+        kind: Kind::Size,
+        default: Fallback::Value("32MB"),
+        example: "128MB",
+        help: "How much of the transactions that are being received stays in memory, of all together",
+        more: "Over it the largest goes to `data_dir`.",
+    },
+    Key {
+        path: "spill.disk",
+        flag: "spill-disk",
+        value: "SIZE",
+        kind: Kind::Size,
+        default: Fallback::Value("64GB"),
+        example: "500GB",
+        help: "How much of them may be on disk, of all together",
+        more: "A flow that needs more stops and names the transaction.",
     },
 ];

@@ -22,6 +22,8 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// A whole number, from 1 up to this.
     Count(u64),
+    /// So many bytes, with a unit as PostgreSQL writes it.
+    Size,
     /// `true` or `false`.
     Boolean,
     /// Pairs of names: keys and values in the file, `SOURCE=TARGET` elsewhere.
@@ -41,6 +43,7 @@ impl Kind {
             Kind::List => "a word, or a list of words".to_owned(),
             Kind::Choice(words) => words.join(" or "),
             Kind::Count(most) => format!("a whole number from 1 to {most}"),
+            Kind::Size => "a whole number with kB, MB, GB or TB, as in 64MB".to_owned(),
             Kind::Boolean => "true or false".to_owned(),
             Kind::Map => "names of the source with those of the target, as in `public: app`".to_owned(),
         }
@@ -50,7 +53,7 @@ impl Kind {
     pub fn argument(self, argument: Arg) -> Arg {
         match self {
             Kind::Url => argument.action(ArgAction::Set).value_hint(ValueHint::Url),
-            Kind::Text | Kind::Count(_) => argument.action(ArgAction::Set).value_hint(ValueHint::Other),
+            Kind::Text | Kind::Count(_) | Kind::Size => argument.action(ArgAction::Set).value_hint(ValueHint::Other),
             Kind::Directory => argument.action(ArgAction::Set).value_hint(ValueHint::DirPath),
             Kind::List => argument.action(ArgAction::Append).value_delimiter(',').value_hint(ValueHint::Other),
             Kind::Map => argument.action(ArgAction::Append).value_hint(ValueHint::Other),
@@ -118,6 +121,7 @@ impl Kind {
             Kind::Choice(words @ ["off", "on"]) => json!({"anyOf": [{"enum": words}, {"type": "boolean"}, referring]}),
             Kind::Choice(words) => json!({"anyOf": [{"enum": words}, referring]}),
             Kind::Count(most) => json!({"anyOf": [{"type": "integer", "minimum": 1, "maximum": most}, referring]}),
+            Kind::Size => json!({"anyOf": [{"type": "string", "pattern": "^[0-9]+(kB|MB|GB|TB)$"}, referring]}),
             Kind::Boolean => json!({"anyOf": [{"type": "boolean"}, referring]}),
             Kind::Map => json!({"type": "object", "additionalProperties": {"type": "string", "minLength": 1}}),
         }

@@ -20,8 +20,10 @@ pub mod variables;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use pgonce::assemble::SpillSettings;
 use pgonce::connect::{ConnectionSettings, Environment, ParseConnectionError};
 use pgonce::destination::StartMode;
+use pgonce::slot_source::{OriginFilter, Streaming};
 use pgonce_target::{SynchronousCommit, TableMap};
 
 use self::flags::{DEFAULT_FILE, FlowOptions};
@@ -47,6 +49,8 @@ pub struct FlowConfig {
     pub jobs: usize,
     /// Directory of the lock and of spilled transactions.
     pub data_dir: PathBuf,
+    /// What those may take.
+    pub spill: SpillConfig,
 }
 
 /// The source's end of a flow.
@@ -60,6 +64,19 @@ pub struct SourceConfig {
     pub publish: Publish,
     /// The replication slot.
     pub slot: String,
+    /// Which transactions are carried, by where they come from.
+    pub origin: OriginFilter,
+    /// Whether transactions are sent while they are in progress.
+    pub streaming: Streaming,
+}
+
+/// What the transactions that are being received may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SpillConfig {
+    /// Bytes in memory.
+    pub memory: usize,
+    /// Bytes on disk.
+    pub disk: u64,
 }
 
 /// What the source publishes for a flow.
@@ -189,6 +206,14 @@ impl FlowConfig {
                 id: raw.one(key("source.id")).map(source_id).transpose()?,
                 publish: publish(raw, &ours)?,
                 slot: raw.one(key("source.slot")).map(slot_name).transpose()?.unwrap_or(ours),
+                origin: match choice(raw, key("source.origin"))? {
+                    Some("none") => OriginFilter::None,
+                    _ => OriginFilter::Any,
+                },
+                streaming: match choice(raw, key("source.streaming"))? {
+                    Some("off") => Streaming::Off,
+                    _ => Streaming::On,
+                },
             },
             target: TargetConfig {
                 connection: target,
@@ -202,6 +227,7 @@ impl FlowConfig {
             start,
             jobs: jobs(raw)?,
             data_dir: data_dir(raw, &flow)?,
+            spill: spill(raw)?,
             flow,
         })
     }
@@ -305,6 +331,34 @@ fn choice<'a>(raw: &'a Raw, key: &Key) -> Result<Option<&'a str>, ConfigError> {
     }
     let what = format!("{} is not a value of `{}`", given.quoted(), key.path);
     Err(ConfigError::at(&given.place, what, format!("Allowed: {}.", key.allowed())))
+}
+
+fn spill(raw: &Raw) -> Result<SpillConfig, ConfigError> {
+    let usual = SpillSettings::default();
+    Ok(SpillConfig {
+        memory: size(raw, key("spill.memory"))?
+            .map_or(usual.memory, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
+        disk: size(raw, key("spill.disk"))?.unwrap_or(usual.disk),
+    })
+}
+
+/// So many bytes: a whole number with a unit as PostgreSQL writes it.
+fn size(raw: &Raw, key: &Key) -> Result<Option<u64>, ConfigError> {
+    let Some(given) = raw.one(key) else { return Ok(None) };
+    let digits = given.text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = given.text.split_at(digits);
+    let factor: Option<u64> = match unit {
+        "kB" => Some(1 << 10),
+        "MB" => Some(1 << 20),
+        "GB" => Some(1 << 30),
+        "TB" => Some(1 << 40),
+        _ => None,
+    };
+    let bytes = number.parse::<u64>().ok().zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
+    bytes.map(Some).ok_or_else(|| {
+        let what = format!("{} is not a value of `{}`", given.quoted(), key.path);
+        ConfigError::at(&given.place, what, format!("Allowed: {}.", key.allowed()))
+    })
 }
 
 fn table_map(raw: &Raw) -> Result<TableMap, ConfigError> {

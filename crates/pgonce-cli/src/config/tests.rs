@@ -3,6 +3,7 @@ use std::path::Path;
 use clap::{Args, Command, FromArgMatches};
 use pgonce::connect::Environment;
 use pgonce::destination::StartMode;
+use pgonce::slot_source::Streaming;
 use pgonce_target::SynchronousCommit;
 use serde_json::Value;
 
@@ -12,7 +13,7 @@ use super::keys::{Fallback, KEYS, Key};
 use super::raw::{ConfigError, Given, Place, Raw};
 use super::sample::sample;
 use super::schema::schema;
-use super::{FlowConfig, Publish, file, variables};
+use super::{FlowConfig, Publish, SpillConfig, file, variables};
 
 const URLS: &str =
     "source: {url: \"postgresql://ann:hidden@one/shop\"}\ntarget: {url: \"host=two user=ann dbname=shop\"}\n";
@@ -176,6 +177,7 @@ fn the_schema_takes_what_the_reader_takes_and_refuses_what_it_refuses() {
         "source: {tables: a.b, publication: [p, q]}\n",
         "jobs: ${WHO}\nstart: ${WHO}\ncopy_schema: ${WHO}\n",
         "target: {synchronous_commit: on}\n",
+        "source: {origin: none}\n",
     ]
     .map(str::to_owned);
     for text in &taken {
@@ -200,6 +202,7 @@ fn the_schema_takes_what_the_reader_takes_and_refuses_what_it_refuses() {
         "start: later",
         "copy_schema: maybe",
         "target: {synchronous_commit: local}",
+        "source: {origin: local}",
         "data_dir: ''",
         "[flow]",
     ];
@@ -325,6 +328,8 @@ fn flags_alone_describe_a_flow() {
         "false",
         "--source-id",
         "here",
+        "--origin",
+        "none",
     ]);
     let config = validated(&raw).expect("valid");
     assert_eq!(config.source.publish, Publish::Existing(["p", "q", "r"].map(str::to_owned).to_vec()));
@@ -332,6 +337,7 @@ fn flags_alone_describe_a_flow() {
     assert_eq!(config.start, StartMode::GoForward);
     assert_eq!((config.jobs, config.data_dir.as_path()), (2, Path::new("/var/tmp/x")));
     assert_eq!(config.source.id.as_deref(), Some("here"));
+    assert_eq!(config.source.origin, pgonce::slot_source::OriginFilter::None);
     assert_eq!(config.target.synchronous_commit, SynchronousCommit::On);
 }
 
@@ -447,6 +453,34 @@ fn synchronous_commit_is_off_or_on() {
         with("local").unwrap_err().to_string(),
         "pgonce.yml:5:23: \"local\" is not a value of `target.synchronous_commit`"
     );
+}
+
+#[test]
+fn sizes_have_a_unit_and_streaming_is_on_unless_it_is_off() {
+    let with = |lines: &str| {
+        config(&format!("flow: shop\nsource: {{url: host=one user=u}}\ntarget: {{url: host=two user=u}}\n{lines}\n"))
+    };
+    let usual = with("").expect("valid");
+    assert_eq!(usual.spill, SpillConfig { memory: 32 << 20, disk: 64 << 30 });
+    assert_eq!(usual.source.streaming, Streaming::On);
+    let given = with("spill: {memory: 512kB, disk: 2TB}").expect("valid");
+    assert_eq!(given.spill, SpillConfig { memory: 512 << 10, disk: 2 << 40 });
+    for wrong in ["64", "MB", "64 MB", "64mb", "1.5GB", "-1MB", "99999999999TB"] {
+        let error = with(&format!("spill: {{disk: '{wrong}'}}")).unwrap_err();
+        assert_eq!(error.to_string(), format!("pgonce.yml:4:15: \"{wrong}\" is not a value of `spill.disk`"));
+        assert!(error.hint.contains("as in 64MB"), "{}", error.hint);
+    }
+    let off = validated(&flags(&[
+        "--flow",
+        "x",
+        "--source",
+        "host=a user=u",
+        "--target",
+        "host=b user=u",
+        "--streaming",
+        "off",
+    ]));
+    assert_eq!(off.expect("valid").source.streaming, Streaming::Off);
 }
 
 #[test]

@@ -11,6 +11,9 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = (1 << 30) + (16 << 20);
 /// How much is read at a time, at least.
 const READ_BYTES: usize = 64 << 10;
 
+/// The same where much is to come.
+const GULP_BYTES: usize = 256 << 10;
+
 /// The type byte and the length word.
 const HEADER_BYTES: usize = 5;
 
@@ -56,12 +59,18 @@ pub(crate) enum FrameError {
 pub(crate) struct FrameReader {
     buffer: BytesMut,
     message_bytes_max: usize,
+    read_bytes: usize,
 }
 
 impl FrameReader {
     /// A reader that refuses messages longer than `message_bytes_max`, length word included.
     pub(crate) fn new(message_bytes_max: usize) -> FrameReader {
-        FrameReader { buffer: BytesMut::new(), message_bytes_max }
+        FrameReader { buffer: BytesMut::new(), message_bytes_max, read_bytes: READ_BYTES }
+    }
+
+    /// From now on read more at a time.
+    pub(crate) fn read_in_gulps(&mut self) {
+        self.read_bytes = GULP_BYTES;
     }
 
     /// What was read beyond the last message.
@@ -105,7 +114,7 @@ impl FrameReader {
 
     /// One read from `stream` into the buffer. The end of the stream is an error: no message ends a connection.
     pub(crate) async fn fill<S: AsyncRead + Unpin>(&mut self, stream: &mut S) -> Result<usize, FrameError> {
-        self.buffer.reserve(READ_BYTES);
+        self.buffer.reserve(self.read_bytes);
         match stream.read_buf(&mut self.buffer).await? {
             0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection").into()),
             count => Ok(count),

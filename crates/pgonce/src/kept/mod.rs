@@ -33,6 +33,7 @@ pub struct Kept<K> {
     flow: String,
     /// Shared with what copies tables beside the stream.
     inner: Arc<Mutex<Inner<K>>>,
+    takes_prepared: bool,
     acknowledged: Option<Boundary>,
 }
 
@@ -68,9 +69,10 @@ impl<S: Sink, C: CheckpointStore> Kept<Stored<S, C>> {
 }
 
 impl<K: Keeping> Kept<K> {
-    fn new(flow: String, keeping: K) -> Kept<K> {
+    fn new(flow: String, mut keeping: K) -> Kept<K> {
+        let takes_prepared = keeping.sink().takes_prepared();
         let inner = Inner { flow: flow.clone(), keeping, session: None };
-        Kept { flow, inner: Arc::new(Mutex::new(inner)), acknowledged: None }
+        Kept { flow, inner: Arc::new(Mutex::new(inner)), takes_prepared, acknowledged: None }
     }
 
     /// The flow's name.
@@ -204,6 +206,10 @@ impl<K: Keeping> Destination for Kept<K> {
 
     fn takes_copy(&self) -> bool {
         false
+    }
+
+    fn takes_prepared(&self) -> bool {
+        self.takes_prepared
     }
 
     async fn open(&mut self, source: &SourceIdentity) -> Result<StoredState, Stop> {

@@ -2,7 +2,9 @@
 
 mod feedback;
 mod queue;
+mod reader_thread;
 mod receive;
+mod rhythm;
 mod session;
 mod timeline;
 

@@ -42,7 +42,7 @@ impl Queue {
         }
         {
             let mut state = self.lock();
-            state.bytes += events.iter().map(in_memory).sum::<usize>();
+            state.bytes += events.iter().map(Event::in_memory).sum::<usize>();
             // Of two reports in a row only the later one says anything.
             if let (Some(Event::Reported { .. }), Some(Event::Reported { .. })) = (state.events.last(), events.first())
             {
@@ -85,12 +85,5 @@ impl Queue {
             }
             filled.await;
         }
-    }
-}
-
-fn in_memory(event: &Event) -> usize {
-    match event {
-        Event::Transaction(transaction) => 256 + transaction.in_memory(),
-        Event::Reported { .. } => 0,
     }
 }

@@ -1,16 +1,17 @@
 //! Reads the stream: frames, XLogData and keepalives, into the assembler, into the queue.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::ReadHalf;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use super::feedback::Feedback;
 use super::queue::Queue;
+use super::reader_thread::ReaderThread;
+use super::rhythm::Rhythm;
 use super::session::{Streaming, broken, frame_stop, server_stop};
-use crate::assemble::{Assembled, Assembler, SpillSettings};
+use crate::assemble::Assembler;
 use crate::connect::frame::FrameReader;
 use crate::connect::{ServerError, Transport};
 use crate::position::{Boundary, Lsn};
@@ -24,39 +25,46 @@ pub(crate) struct Receiver {
     pub(crate) queue: Arc<Queue>,
     pub(crate) feedback: Feedback,
     task: JoinHandle<()>,
+    /// Where the task runs, for as long as it does.
+    _thread: ReaderThread,
 }
 
 /// Bounds of what waits between the socket and the sink.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct ReceiverSettings {
     pub(crate) slot: String,
-    pub(crate) spill: SpillSettings,
+    pub(crate) assembler: Assembler,
     pub(crate) queue_bytes: usize,
     pub(crate) wal_sender_timeout: Duration,
     pub(crate) silence_max: Duration,
+    /// Messages outside transactions are handed out.
+    pub(crate) messages: bool,
 }
 
 impl Receiver {
     pub(crate) fn start(streaming: Streaming, settings: ReceiverSettings) -> Receiver {
         let feedback = Feedback::start(streaming.write, settings.wal_sender_timeout);
         let queue = Arc::new(Queue::new(settings.queue_bytes));
+        let mut frames = streaming.frames;
+        frames.read_in_gulps();
         let reading = Reading {
             read: streaming.read,
-            frames: streaming.frames,
-            assembler: Assembler::new(settings.spill),
+            frames,
+            assembler: settings.assembler,
+            messages: settings.messages,
             slot: settings.slot,
             feedback: feedback.clone(),
-            rhythm: Rhythm::default(),
+            rhythm: Rhythm::new(),
             silence_max: settings.silence_max,
         };
-        let task = tokio::spawn({
+        let task = streaming.thread.spawn({
             let queue = Arc::clone(&queue);
             async move {
                 let stop = reading.run(&queue).await;
                 queue.end(stop);
             }
         });
-        Receiver { queue, feedback, task }
+        Receiver { queue, feedback, task, _thread: streaming.thread }
     }
 }
 
@@ -75,10 +83,14 @@ impl Drop for Receiver {
     }
 }
 
+/// Events are held back for so long, at the most, while the stream is behind and more keeps coming.
+const HOLD: Duration = Duration::from_millis(2);
+
 struct Reading {
     read: ReadHalf<Transport>,
     frames: FrameReader,
     assembler: Assembler,
+    messages: bool,
     slot: String,
     feedback: Feedback,
     rhythm: Rhythm,
@@ -89,22 +101,42 @@ struct Reading {
 impl Reading {
     async fn run(mut self, queue: &Queue) -> Stop {
         let mut events = Vec::new();
+        let mut read = 0;
+        // Since when events are held back.
+        let mut held: Option<Instant> = None;
         loop {
             let taken = self.take_buffered(&mut events);
-            queue.put(&mut events).await;
-            if let Err(stop) = taken {
-                return stop;
+            let now = Instant::now();
+            let pause = if taken.is_ok() { self.rhythm.after_read(read, now) } else { None };
+            // Whoever takes the events is not woken for each gulp: that would take time away from the walsender.
+            let hold = pause.is_some() && !events.is_empty() && now - *held.get_or_insert(now) < HOLD;
+            if !hold {
+                held = None;
+                queue.put(&mut events).await;
+                if let Err(stop) = taken {
+                    return stop;
+                }
+                // Not while something is held back, which may be what takes the room.
+                self.assembler.wait_for_disk().await;
             }
-            self.rhythm.pause().await;
-            let asked = Instant::now();
-            match tokio::time::timeout(self.silence_max, self.frames.fill(&mut self.read)).await {
-                Ok(Ok(count)) => self.rhythm.read(count, asked.elapsed()),
-                Ok(Err(error)) => return frame_stop(error),
+            if let Some(pause) = pause {
+                // The whole thread sleeps, which is what it is there for: see `reader_thread`.
+                std::thread::sleep(pause);
+            }
+            let patience = if events.is_empty() { self.silence_max } else { HOLD };
+            read = match tokio::time::timeout(patience, self.frames.fill(&mut self.read)).await {
+                Ok(Ok(read)) => read,
+                Ok(Err(error)) => {
+                    queue.put(&mut events).await;
+                    return frame_stop(error);
+                }
+                // Nothing more comes for now: what is held back goes.
+                Err(_) if !events.is_empty() => 0,
                 Err(_) => {
                     let what = format!("the walsender has been silent for {} s", self.silence_max.as_secs());
                     return Reason::Connection { side: Side::Source, what }.into();
                 }
-            }
+            };
         }
     }
 
@@ -116,12 +148,11 @@ impl Reading {
             Some(open) if is_encoding(&state) => {
                 let table =
                     open.last_table.map_or(String::new(), |table| format!("; its last table was table {table}"));
+                let commit = open.commit.map_or(String::new(), |commit| format!(" with commit LSN {commit}"));
                 Reason::SourceNotReady {
                     what: format!(
-                        "transaction {} with commit LSN {} has a value that cannot be sent as UTF8: SQLSTATE {state} \
-                         ({}){table}",
+                        "transaction {}{commit} has a value that cannot be sent as UTF8: SQLSTATE {state} ({}){table}",
                         open.xid,
-                        open.commit,
                         condition(&state)
                     ),
                     hint: format!(
@@ -139,7 +170,7 @@ impl Reading {
     fn take_buffered(&mut self, events: &mut Vec<Event>) -> Result<(), Stop> {
         while let Some((tag, body)) = self.frames.peek().map_err(frame_stop)? {
             match tag {
-                b'd' => copy_data(body, &mut self.assembler, &self.feedback, events)?,
+                b'd' => copy_data(body, &mut self.assembler, self.messages, &mut self.rhythm, &self.feedback, events)?,
                 b'N' => notice(body)?,
                 b'E' => return Err(self.server_stop(body)),
                 b'c' | b'C' | b'Z' => {
@@ -155,13 +186,21 @@ impl Reading {
     }
 }
 
-fn copy_data(body: &[u8], assembler: &mut Assembler, feedback: &Feedback, events: &mut Vec<Event>) -> Result<(), Stop> {
+fn copy_data(
+    body: &[u8],
+    assembler: &mut Assembler,
+    messages: bool,
+    rhythm: &mut Rhythm,
+    feedback: &Feedback,
+    events: &mut Vec<Event>,
+) -> Result<(), Stop> {
     match body {
         // XLogData: start, end and send time, then the message.
         [b'w', rest @ ..] if rest.len() >= 24 => {
-            if let Assembled::Transaction(transaction) = assembler.push(&rest[24..])? {
-                events.push(Event::Transaction(transaction));
-            }
+            let sent = i64::from_be_bytes(rest[16..24].try_into().expect("eight bytes"));
+            rhythm.message(sent, &rest[24..]);
+            let assembled = assembler.push(&rest[24..])?;
+            Event::of(assembled, messages, assembler, events);
         }
         // Keepalive: end of what was sent, send time, and whether an answer is wanted at once.
         [b'k', rest @ ..] if rest.len() == 17 => {
@@ -172,7 +211,7 @@ fn copy_data(body: &[u8], assembler: &mut Assembler, feedback: &Feedback, events
             if let Some(Event::Reported { .. }) = events.last() {
                 events.pop();
             }
-            events.push(Event::Reported { point: Boundary(Lsn(point)), open: assembler.is_open() });
+            events.push(Event::reported(Boundary(Lsn(point)), assembler));
         }
         _ => return Err(broken("a CopyData message that is neither XLogData nor a keepalive")),
     }
@@ -189,30 +228,5 @@ fn notice(body: &[u8]) -> Result<(), Stop> {
         .into()),
         Some(_) => Ok(()),
         None => Err(broken("a NoticeResponse that does not hold together")),
-    }
-}
-
-/// How the socket is read. A walsender wakes its reader in every `send`, so a reader that is behind and reads each
-/// message as it comes slows the walsender down; one that is not behind must not wait.
-#[derive(Debug, Default)]
-struct Rhythm {
-    /// Reads in a row that found data waiting.
-    ready: u32,
-    last: usize,
-}
-
-impl Rhythm {
-    const BEHIND: u32 = 8;
-    const GULP: usize = 64 << 10;
-
-    fn read(&mut self, bytes: usize, waited: Duration) {
-        self.ready = if waited < Duration::from_micros(200) { self.ready.saturating_add(1) } else { 0 };
-        self.last = bytes;
-    }
-
-    async fn pause(&self) {
-        if self.ready >= Self::BEHIND && self.last < Self::GULP {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
     }
 }

@@ -6,6 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio_postgres::Client;
 
+use super::reader_thread::ReaderThread;
 use super::timeline::TimelineHistory;
 use crate::connect::frame::{FrameError, FrameReader};
 use crate::connect::{ConnectionSettings, Endpoint, ServerError, Transport, open_session};
@@ -19,6 +20,7 @@ pub(crate) struct ReplicationSession {
     endpoint: Endpoint,
     transport: Transport,
     frames: FrameReader,
+    thread: ReaderThread,
 }
 
 /// `CREATE_REPLICATION_SLOT`'s answer.
@@ -42,6 +44,12 @@ pub(crate) struct StartOptions<'a> {
     pub(crate) publications: &'a [String],
     /// `server_version_num`; decides the protocol version.
     pub(crate) server_version: u32,
+    /// Leave out what has a replication origin (PostgreSQL 16 and later).
+    pub(crate) origin_none: bool,
+    /// Whether transactions are sent while they are in progress.
+    pub(crate) streaming: bool,
+    /// Whether prepared transactions are asked for. A slot that was made so sends them whatever is asked.
+    pub(crate) two_phase: bool,
 }
 
 type Fields = Vec<Option<Bytes>>;
@@ -54,10 +62,14 @@ impl ReplicationSession {
             // Making a slot waits for transactions that are open, however long they are.
             ("lock_timeout", "0"),
         ];
-        let session = open_session(settings, &parameters).await.map_err(|e| e.into_stop(Side::Source))?;
+        let thread = ReaderThread::start().map_err(|e| Stop::internal(format!("starting a thread: {e}")))?;
+        let settings = settings.clone();
+        let session = thread.spawn(async move { open_session(&settings, &parameters).await }).await;
+        let session = session.map_err(|e| Stop::internal(format!("opening a replication connection: {e}")))?;
+        let session = session.map_err(|e| e.into_stop(Side::Source))?;
         let endpoint = session.transport().endpoint().clone();
         let (transport, frames) = session.into_parts();
-        Ok(ReplicationSession { endpoint, transport, frames })
+        Ok(ReplicationSession { endpoint, transport, frames, thread })
     }
 
     /// The server at the other end.
@@ -107,10 +119,16 @@ impl ReplicationSession {
 
     /// Creates a logical slot with pgoutput and exports its snapshot, which lives until the next command or the
     /// session's end.
-    pub(crate) async fn create_slot(&mut self, slot: &str, temporary: bool) -> Result<CreatedSlot, Stop> {
+    pub(crate) async fn create_slot(
+        &mut self,
+        slot: &str,
+        temporary: bool,
+        two_phase: bool,
+    ) -> Result<CreatedSlot, Stop> {
         let temporary = if temporary { " TEMPORARY" } else { "" };
-        let command =
-            format!("CREATE_REPLICATION_SLOT {}{temporary} LOGICAL pgoutput EXPORT_SNAPSHOT", quote_ident(slot));
+        // The syntax with parentheses came with the option.
+        let options = if two_phase { "(SNAPSHOT 'export', TWO_PHASE)" } else { "EXPORT_SNAPSHOT" };
+        let command = format!("CREATE_REPLICATION_SLOT {}{temporary} LOGICAL pgoutput {options}", quote_ident(slot));
         let rows = self.command(&command).await?;
         let row = rows.first().ok_or_else(|| broken("CREATE_REPLICATION_SLOT returned no row"))?;
         let point = text(row, 1, "consistent_point")?;
@@ -129,9 +147,13 @@ impl ReplicationSession {
             140_000.. => 2,
             _ => 1,
         };
+        let origin = if options.origin_none { ", origin 'none'" } else { "" };
         let publications: Vec<String> = options.publications.iter().map(|p| quote_ident(p)).collect();
+        let streaming = if options.streaming && protocol >= 2 { ", streaming 'on'" } else { "" };
+        let two_phase = if options.two_phase && protocol >= 3 { ", two_phase 'on'" } else { "" };
         let command = format!(
-            "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '{protocol}', publication_names {}, messages 'true')",
+            "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '{protocol}', publication_names {}, messages \
+             'true'{streaming}{two_phase}{origin})",
             quote_ident(options.slot),
             quote_literal(&publications.join(",")),
         );
@@ -146,7 +168,7 @@ impl ReplicationSession {
             }
         }
         let (read, write) = tokio::io::split(self.transport);
-        Ok(Streaming { read, write, frames: self.frames })
+        Ok(Streaming { read, write, frames: self.frames, thread: self.thread })
     }
 
     /// Sends a command and collects its result.
@@ -178,6 +200,8 @@ pub(crate) struct Streaming {
     pub(crate) read: ReadHalf<Transport>,
     pub(crate) write: WriteHalf<Transport>,
     pub(crate) frames: FrameReader,
+    /// Where the socket is watched, and should be read.
+    pub(crate) thread: ReaderThread,
 }
 
 /// A standby status update: written, flushed and applied up to `position`.
@@ -249,6 +273,23 @@ pub(super) fn server_stop(body: &[u8], slot: &str) -> Stop {
     };
     match error.sqlstate.as_str() {
         "55006" => Reason::SlotInUse { slot: slot.to_owned(), pid: 0 }.into(),
+        // Of the classes that pass elsewhere these do not: the same would be said after every start.
+        "08P01" => broken("the walsender says that the protocol was violated (SQLSTATE 08P01)"),
+        "58P01" => Reason::SourceNotReady {
+            what: format!("the walsender does not find a file that it needs: {fault} ({})", condition("58P01")),
+            hint: "The source's server log names the file. If it is a WAL segment, put it back into pg_wal from the \
+                 archive; if there is none, a new snapshot is needed: `pgonce reset --yes`, empty the target tables, \
+                 and `pgonce run`."
+                .to_owned(),
+        }
+        .into(),
+        "42501" => Reason::SourceNotReady {
+            what: format!("the walsender is refused what it needs: {fault} ({})", condition("42501")),
+            hint: "Most likely, as a superuser on the source: ALTER ROLE ... REPLICATION; The source's server log has \
+                 the full message."
+                .to_owned(),
+        }
+        .into(),
         state if passes(state) => Reason::Busy { side: Side::Source, fault }.into(),
         "42704" if !slot.is_empty() => Reason::PublicationChanged {
             what: "the walsender no longer finds a publication (or the slot) that the stream needs (SQLSTATE 42704)"
@@ -260,5 +301,57 @@ pub(super) fn server_stop(body: &[u8], slot: &str) -> Stop {
             hint: "The source's server log has the full message.".to_owned(),
         }
         .into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stop(sqlstate: &str) -> Stop {
+        let body = format!("SERROR\0VERROR\0C{sqlstate}\0Mthe value 4711 is in the message\0\0");
+        let stop = server_stop(body.as_bytes(), "s");
+        assert!(!format!("{stop} {} {stop:?}", stop.hint()).contains("4711"));
+        stop
+    }
+
+    #[test]
+    fn of_what_ends_a_walsender_some_passes_and_the_rest_stops_the_flow() {
+        let passes = [
+            ("57P01", "busy"), // admin_shutdown; also how the checkpointer ends who reads a slot that it invalidates
+            ("57P02", "busy"), // crash_shutdown
+            ("57P03", "busy"), // cannot_connect_now
+            ("57014", "busy"), // query_canceled
+            ("53100", "busy"), // disk_full
+            ("53200", "busy"), // out_of_memory
+            ("53300", "busy"), // too_many_connections
+            ("53400", "busy"), // configuration_limit_exceeded
+            ("40001", "busy"), // serialization_failure: a conflict with recovery
+            ("55P03", "busy"), // lock_not_available
+            ("58030", "busy"), // io_error
+            ("55006", "slot_in_use"),
+        ];
+        for (sqlstate, code) in passes {
+            let stop = stop(sqlstate);
+            assert_eq!((stop.code(), stop.is_transient()), (code, true), "{sqlstate}: {stop}");
+        }
+        let ends = [
+            ("42704", "publication_changed"), // undefined_object
+            ("55000", "source_not_ready"),    // object_not_in_prerequisite_state: the slot is asked what it is
+            ("42501", "source_not_ready"),    // insufficient_privilege
+            ("0A000", "source_not_ready"),    // feature_not_supported
+            ("58P01", "source_not_ready"),    // undefined_file: a WAL segment is gone
+            ("57P04", "source_not_ready"),    // database_dropped
+            ("XX000", "source_not_ready"),    // internal_error: it is the same after every start
+            ("XX001", "source_not_ready"),    // data_corrupted
+            ("22P05", "source_not_ready"),    // untranslatable_character
+            ("08P01", "protocol"),            // protocol_violation
+        ];
+        for (sqlstate, code) in ends {
+            let stop = stop(sqlstate);
+            assert_eq!((stop.code(), stop.is_transient()), (code, false), "{sqlstate}: {stop}");
+            assert!(stop.to_string().contains(sqlstate) && !stop.hint().is_empty(), "{stop}");
+        }
+        assert_eq!(server_stop(b"Cno end", "s").code(), "protocol");
     }
 }

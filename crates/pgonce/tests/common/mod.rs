@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use pgonce::connect::{ConnectionSettings, Environment};
 use pgonce::destination::{
-    Binding, Destination, IdlePoint, Loader, StartMode, Stored, StoredFlow, StoredTable, Written,
+    Binding, Destination, IdlePoint, Loader, SlotOrigin, StartMode, Stored, StoredFlow, StoredTable, Written,
 };
 use pgonce::guarantee::EffectOnce;
+use pgonce::logical_message::LogicalMessage;
 use pgonce::pgoutput::{Column, OldTuple, Tuple};
 use pgonce::piece::{CopyPlan, Format, Piece, Standing, TableCopy};
 use pgonce::pipeline::{Finished, Pipeline, PipelineOptions, Progress, Until};
@@ -17,7 +18,7 @@ use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::snapshot::TableRows;
 use pgonce::source::SourceIdentity;
 use pgonce::stop::{Reason, Stop};
-use pgonce::transaction::{Change, Transaction};
+use pgonce::transaction::{Change, Digest, Transaction};
 use pgonce_testkit::{Cluster, majors};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -31,6 +32,9 @@ pub struct Remembered {
     pub copied: Vec<(String, String)>,
     pub redelivered: u64,
     pub sessions: u32,
+    /// Messages outside transactions, each with the number of transactions applied before it.
+    pub messages: Vec<(usize, LogicalMessage)>,
+    pub origins: Vec<SlotOrigin>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +42,9 @@ pub struct Applied {
     pub xid: u32,
     pub commit: CommitLsn,
     pub end: EndLsn,
+    pub origin: Option<String>,
+    pub digest: Digest,
+    pub change_count: u64,
     pub changes: Vec<String>,
 }
 
@@ -52,11 +59,15 @@ pub struct Manners {
     pub silent: bool,
     /// Stores idle boundaries.
     pub idles: bool,
+    /// Wants messages outside transactions.
+    pub messages: bool,
+    /// Refuses every slot's origin.
+    pub vetoes: bool,
 }
 
 impl Default for Manners {
     fn default() -> Self {
-        Manners { write: Duration::ZERO, lies: false, silent: false, idles: true }
+        Manners { write: Duration::ZERO, lies: false, silent: false, idles: true, messages: false, vetoes: false }
     }
 }
 
@@ -120,6 +131,27 @@ impl Destination for MemorySink {
         }
         memory.identity.get_or_insert_with(|| source.clone());
         Ok(memory.flow.clone().map_or(Stored::Nothing, Stored::Flow))
+    }
+
+    async fn origin(&mut self, origin: &SlotOrigin) -> Result<(), Stop> {
+        self.memory.lock().unwrap().origins.push(origin.clone());
+        match self.manners.lock().unwrap().vetoes {
+            true => Err(Reason::Unsupported { what: "not from there".to_owned(), hint: String::new() }.into()),
+            false => Ok(()),
+        }
+    }
+
+    fn wants_messages(&self) -> bool {
+        self.manners.lock().unwrap().messages
+    }
+
+    async fn message(&mut self, message: &LogicalMessage) -> Result<(), Stop> {
+        let pause = self.manners.lock().unwrap().write;
+        tokio::time::sleep(pause).await;
+        let mut memory = self.memory.lock().unwrap();
+        let before = memory.applied.len();
+        memory.messages.push((before, message.clone()));
+        Ok(())
     }
 
     async fn write(&mut self, group: &[Transaction]) -> Result<Written, Stop> {
@@ -208,7 +240,15 @@ pub fn applied(transaction: &Transaction) -> Applied {
             Change::Message { prefix, content, .. } => format!("M {prefix} {}", String::from_utf8_lossy(content)),
         });
     }
-    Applied { xid: transaction.xid(), commit: transaction.commit(), end: transaction.end(), changes }
+    Applied {
+        xid: transaction.xid(),
+        commit: transaction.commit(),
+        end: transaction.end(),
+        origin: transaction.origin().map(str::to_owned),
+        digest: transaction.digest(),
+        change_count: transaction.change_count(),
+        changes,
+    }
 }
 
 fn old_tuple(old: &OldTuple<'_>) -> String {
