@@ -9,6 +9,7 @@ use pgonce::connect::{ConnectionSettings, Environment};
 use pgonce::destination::{Binding, Destination, Loader, StartMode, Stored};
 use pgonce::piece::{CopyPlan, Extent, Format, Piece, Standing, TableCopy};
 use pgonce::published::Published;
+use pgonce::relation::Relation;
 use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::source::{Begun, Source};
 use pgonce::stop::{Reason, Stop};
@@ -54,7 +55,14 @@ impl Copying {
         let standing = if self.planned.insert(table.oid) { Standing::New } else { Standing::Planned };
         let piece = Piece { number: 0, extent: Extent::Whole, bytes: table.bytes };
         let pieces = vec![piece.clone()];
-        let copy = TableCopy { table, types: Vec::new(), standing, replaces: false, pieces };
+        let relation = Arc::new(Relation {
+            oid: table.oid,
+            schema: table.schema.clone(),
+            name: table.name.clone(),
+            identity: table.identity,
+            columns: Vec::new(),
+        });
+        let copy = TableCopy { table, types: Vec::new(), relation, standing, replaces: false, pieces };
         let planned = self.sink.plan(std::slice::from_ref(&copy), &self.published.fingerprint()).await;
         if planned.is_err() {
             self.planned.remove(&copy.table.oid);

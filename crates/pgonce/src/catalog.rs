@@ -261,6 +261,8 @@ async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<
     } else {
         ("NULL::name[]", "true", "NULL::text")
     };
+    // Before version 18 no generated column is sent, whatever a list says.
+    let generated = if version >= 180_000 { "a.attgenerated = 's' AND p.attnames IS NOT NULL" } else { "false" };
     // The view is read once: it goes through all tables of a publication, whatever is asked of it. `listed` is computed
     // there, so that the list of all columns is not sorted along with each of them.
     let sql = format!(
@@ -281,7 +283,9 @@ async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<
              ORDER BY pg_catalog.array_position(i.indkey::int2[], a.attnum)), \
            coalesce(pg_catalog.pg_table_size(c.oid), 0)::int8, greatest(c.reltuples, 0)::int8, \
            ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 \
-             AND NOT a.attisdropped AND a.attgenerated <> '' ORDER BY a.attnum) \
+             AND NOT a.attisdropped AND a.attgenerated <> '' ORDER BY a.attnum), \
+           ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 \
+             AND NOT a.attisdropped AND (a.attgenerated = '' OR {generated}) AND {columns} ORDER BY a.attnum) \
          FROM p JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname \
          JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename ORDER BY 2, 3"
     );
@@ -300,6 +304,7 @@ async fn tables(client: &Client, version: u32, publications: &[&str]) -> Result<
             bytes: u64::try_from(row.get::<_, i64>(8)).unwrap_or(0),
             rows_estimated: u64::try_from(row.get::<_, i64>(9)).unwrap_or(0),
             generated: row.get(10),
+            streamed: row.get(11),
         })
         .collect())
 }

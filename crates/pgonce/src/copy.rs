@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::board::TableBoard;
+use crate::copied_relation;
 use crate::cut;
 use crate::destination::{Destination, Loader};
 use crate::flow::{StartMode, StoredFlow, StoredTable};
@@ -81,7 +82,12 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         let replaced = self.replaced(published)?;
         let standings = standings(flow, published, &replaced);
         let to_copy = published.tables.iter().filter(|table| standings.contains_key(&table.oid));
-        let to_copy: Vec<&PublishedTable> = to_copy.collect();
+        let mut to_copy: Vec<&PublishedTable> = to_copy.collect();
+        if !self.destination.copies_joined(flow.binding.start) {
+            let (copied, carried) = to_copy.into_iter().partition(|table| replaced.contains(&table.oid));
+            to_copy = copied;
+            self.carry(flow, published, carried).await?;
+        }
         if to_copy.is_empty() {
             return Ok(None);
         }
@@ -95,6 +101,29 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         });
         let together = flow.tables.iter().filter(|table| table.together).map(|table| table.oid).collect();
         Ok(Some(Joining::new(jobs, &together, snapshots, self.options.jobs)))
+    }
+
+    /// Takes in what has joined the publication without copying it.
+    async fn carry(
+        &mut self,
+        flow: &mut StoredFlow,
+        published: &Published,
+        tables: Vec<&PublishedTable>,
+    ) -> Result<(), Stop> {
+        if tables.is_empty() {
+            return Ok(());
+        }
+        let oids: HashSet<u32> = tables.iter().map(|table| table.oid).collect();
+        flow.binding.published = published.extended(&flow.binding.published, &oids);
+        self.destination.remember(&flow.binding.published).await?;
+        let told = tables.iter().map(|table| {
+            format!(
+                "table {table} has joined the publication and is carried from there on; the rows that it held before \
+                 are not copied, for the flow began without a copy"
+            )
+        });
+        self.warn(told.collect());
+        Ok(())
     }
 
     /// The OIDs of the tables that are to be copied again.
@@ -126,12 +155,23 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         let standings = standings(flow, published, replaced);
         let is_fresh = |table: &&PublishedTable| standings.get(&table.oid) != Some(&Standing::Planned);
         let fresh: Vec<&PublishedTable> = tables.iter().copied().filter(is_fresh).collect();
-        let mut cut = cut::cut(reader, &fresh, self.options.piece_bytes).await?;
-        let mut types = cut::column_types(reader, tables).await?;
+        let (as_streamed, mut tables) = (self.destination.copies_as_streamed(), tables.to_vec());
+        let piece_bytes = if as_streamed { u64::MAX } else { self.options.piece_bytes };
+        let mut cut = cut::cut(reader, &fresh, piece_bytes).await?;
+        let streamed: Vec<PublishedTable>;
+        if as_streamed {
+            let columns =
+                |table: &&PublishedTable| PublishedTable { columns: table.streamed.clone(), ..(*table).clone() };
+            streamed = tables.iter().map(columns).collect();
+            tables = streamed.iter().collect();
+        }
+        let mut types = cut::column_types(reader, &tables).await?;
+        let relations = copied_relation::relations(reader, &tables).await?;
         let stored: HashMap<u32, &StoredTable> = flow.tables.iter().map(|table| (table.oid, table)).collect();
-        let planned = tables.iter().map(|table| TableCopy {
+        let planned = tables.iter().zip(relations).map(|(table, relation)| TableCopy {
             table: (*table).clone(),
             types: types.remove(&table.oid).unwrap_or_default(),
+            relation,
             standing: standings.get(&table.oid).copied().unwrap_or(Standing::Planned),
             replaces: replaced.contains(&table.oid),
             pieces: match cut.remove(&table.oid) {

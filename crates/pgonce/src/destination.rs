@@ -42,6 +42,19 @@ pub trait Destination: Send {
         true
     }
 
+    /// Whether it takes tables as whole ones, and with exactly the columns that the stream brings: it keeps no table of
+    /// its own that would generate the rest. (False: in pieces, and generated columns are left to it.)
+    fn copies_as_streamed(&self) -> bool {
+        false
+    }
+
+    /// Whether a table that joins the publication of a flow that began so is copied. (Otherwise it is carried from
+    /// where it joined.)
+    fn copies_joined(&self, start: StartMode) -> bool {
+        let _ = start;
+        true
+    }
+
     /// Whether it takes transactions when they are prepared, and how they were settled. Where it does not, a source that
     /// yields them is refused before anything is connected.
     fn takes_prepared(&self) -> bool {

@@ -68,7 +68,8 @@ pub enum Repeat {
     Transaction,
     /// One batch of source transactions.
     Batch,
-    /// One chunk of a snapshot.
+    /// One chunk of a snapshot: what is read at one boundary and stored as copied in one write. A table is one, and of
+    /// each table under way all rows may come again; a sink is told to remove those that it has.
     SnapshotChunk,
 }
 
@@ -84,7 +85,7 @@ impl fmt::Display for Guarantee {
                 match duplicates_at_most {
                     Repeat::Transaction => "one transaction",
                     Repeat::Batch => "one batch",
-                    Repeat::SnapshotChunk => "one snapshot chunk",
+                    Repeat::SnapshotChunk => "one snapshot chunk (a whole table) of each copy under way",
                 }
             ),
         }
@@ -108,7 +109,7 @@ mod tests {
         for (repeat, said) in [
             (Repeat::Transaction, "one transaction"),
             (Repeat::Batch, "one batch"),
-            (Repeat::SnapshotChunk, "one snapshot chunk"),
+            (Repeat::SnapshotChunk, "one snapshot chunk (a whole table) of each copy under way"),
         ] {
             let guarantee = Guarantee::AtLeastOnce { duplicates_at_most: repeat };
             assert_eq!(guarantee.to_string(), format!("at-least-once: a crash repeats at most {said}"));

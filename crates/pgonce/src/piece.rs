@@ -1,11 +1,13 @@
 //! The pieces in which a table is copied, and the plan of a table that is to be copied. No I/O.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::flow::StoredPiece;
 use crate::ident::{quote_ident, quote_literal};
 use crate::pgoutput::Column;
 use crate::published::PublishedTable;
+use crate::relation::Relation;
 
 /// What of a table a piece holds. The pieces of a table cover it and do not overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,6 +170,8 @@ pub struct TableCopy {
     pub table: PublishedTable,
     /// The types of the table's copied columns on the source, in order.
     pub types: Vec<ColumnType>,
+    /// The table and its copied columns as the stream describes them.
+    pub relation: Arc<Relation>,
     /// How it stands.
     pub standing: Standing,
     /// The target may hold rows of it, which the copy takes the place of.

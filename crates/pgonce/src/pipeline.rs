@@ -371,7 +371,7 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
     }
 
     /// Shows these warnings, the source's and the destination's, each once.
-    fn warn(&mut self, mut warnings: Vec<String>) {
+    pub(crate) fn warn(&mut self, mut warnings: Vec<String>) {
         warnings.extend(self.source.warnings());
         warnings.extend(self.destination.warnings());
         if warnings.is_empty() {

@@ -44,6 +44,9 @@ pub struct PublishedTable {
     /// Generated columns. The copy leaves them to the target, and so does the stream, except that version 18 can be
     /// told to publish them.
     pub generated: Vec<String>,
+    /// The columns that the stream brings, in the table's order: those that are copied, and generated ones that version
+    /// 18 was told to publish.
+    pub streamed: Vec<String>,
     /// The publication's row filter, as SQL.
     pub row_filter: Option<String>,
     /// A partitioned table that is published as its root.

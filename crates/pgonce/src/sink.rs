@@ -12,6 +12,7 @@
 use std::future::Future;
 use std::io;
 
+pub use crate::copied::{CopiedRows, CopiedTable};
 use crate::schema_change::{SchemaChange, SchemaDecision};
 use crate::source::SourceIdentity;
 use crate::sql_error::stop_from_sql;
@@ -22,8 +23,9 @@ use crate::transaction::{ReadError, Transaction};
 ///
 /// In each session (and again after every fault that heals): [`accept_source`](Sink::accept_source), then
 /// [`write`](Sink::write) for each batch, in commit order, one at a time, with
-/// [`schema_change`](Sink::schema_change) between two batches where a table has changed. After an error the session is over, and what
-/// was handed over and not persisted comes again in the next one.
+/// [`schema_change`](Sink::schema_change) between two batches where a table has changed. After an error the session is
+/// over, and what was handed over and not persisted comes again in the next one. A flow that begins with a copy hands
+/// each table over first: [`begin_table`](Sink::begin_table), then [`rows`](Sink::rows) until the last ones.
 pub trait Sink: Send {
     /// Makes a batch durable. `Ok` says that all of it is, and will be after a crash: what it held may be acknowledged
     /// to the source, and does not come again. Whole transactions, in commit order, none of them empty of meaning: one
@@ -34,6 +36,43 @@ pub trait Sink: Send {
     /// [`SinkError::transient`] for what passes by itself: the flow tries again, for ever, with growing pauses.
     /// [`SinkError::permanent`] stops the flow.
     fn write(&mut self, batch: &Batch<'_>) -> impl Future<Output = Result<(), SinkError>> + Send;
+
+    /// Whether it takes an initial copy: [`begin_table`](Sink::begin_table) and [`rows`](Sink::rows) are there then.
+    /// Asked once, before anything is connected; where it says no (the default), a flow that is to begin with a copy is
+    /// refused.
+    fn takes_copy(&self) -> bool {
+        false
+    }
+
+    /// The copy of a table begins: all rows that it has at one moment come through [`rows`](Sink::rows).
+    ///
+    /// Where the table [is begun anew](CopiedTable::is_anew), `Ok` says that no row of it is left that came before, nor
+    /// comes back after a crash. A sink that is read while the copy runs does well to show a table only when its last
+    /// rows have come. It may be called again, for the same table, in a later session.
+    ///
+    /// # Errors
+    ///
+    /// As for [`write`](Sink::write).
+    fn begin_table(&mut self, table: &CopiedTable<'_>) -> impl Future<Output = Result<(), SinkError>> + Send {
+        let _ = table;
+        async { Err(SinkError::permanent("it says that it takes a copy and has no begin_table")) }
+    }
+
+    /// Makes rows of a table durable, as [`write`](Sink::write) does with transactions: `Ok` says that they are.
+    ///
+    /// A copy that is cut short is not resumed within a table: the next session begins the table anew, with
+    /// [`begin_table`](Sink::begin_table), and all of its rows come again. A table whose [last](CopiedRows::is_last)
+    /// rows have been taken stays as it is. While the initial copy runs no transaction comes; then those changes
+    /// of each table come that its copy does not hold. A table that joins the publication later is copied between
+    /// batches.
+    ///
+    /// # Errors
+    ///
+    /// As for [`write`](Sink::write).
+    fn rows(&mut self, rows: &CopiedRows<'_>) -> impl Future<Output = Result<(), SinkError>> + Send {
+        let _ = rows;
+        async { Err(SinkError::permanent("it says that it takes a copy and has no rows method")) }
+    }
 
     /// Whether it takes transactions when they are prepared for a two-phase commit, and how they were settled
     /// ([`Kind`](crate::transaction::Kind)). The source has to be told, too:
@@ -73,7 +112,9 @@ pub trait Sink: Send {
 /// A sink that stores where the flow stands in the same atomic write as the data.
 ///
 /// Its [`write`](Sink::write) stores [`Batch::state`] together with the transactions: both, or, whatever is killed,
-/// neither. A batch without transactions holds state alone.
+/// neither. A batch without transactions holds state alone. The same holds of a copy: [`CopiedRows::state`] is one write
+/// with the rows, and [`CopiedTable::state`] with the removal of those that were there: then no row of a table is there
+/// twice, whatever is killed.
 pub trait AtomicSink: Sink {
     /// The bytes that were stored last under this name ([`Record::name`]); `None` if there never were any.
     ///

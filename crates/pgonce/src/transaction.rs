@@ -35,6 +35,8 @@ pub struct Transaction {
     pub(crate) relations: Relations,
     /// Relations described inside the transaction, each with the number of changes before it.
     pub(crate) described: Arc<[(u64, Arc<Relation>)]>,
+    /// Relations, by OID, whose changes are passed over.
+    pub(crate) left_out: Option<Arc<HashSet<u32>>>,
 }
 
 /// What a [`Transaction`] says of the one on the source.
@@ -79,6 +81,7 @@ impl Transaction {
             body: Body::empty(),
             relations: Relations::default(),
             described: Arc::new([]),
+            left_out: None,
         }
     }
 
@@ -117,7 +120,8 @@ impl Transaction {
         self.origin.as_deref()
     }
 
-    /// Row changes, each truncated relation of a truncate, and messages: the number of records of `total_order`.
+    /// Row changes, each truncated relation of a truncate, and messages: the number of records of `total_order`. It
+    /// counts too what [`changes`](Transaction::changes) leaves out, and so does the digest.
     pub fn change_count(&self) -> u64 {
         self.change_count
     }
@@ -144,9 +148,8 @@ impl Transaction {
         let mut changed = HashSet::new();
         let Some((last, _)) = places.last() else { return Ok(changed) };
         let (mut reader, mut places, mut at) = (self.body.reader(), places, 0);
-        while at <= *last
-            && let Some(entry) = reader.next_entry()?
-        {
+        while at <= *last && reader.advance()? {
+            let entry = reader.entry();
             while let Some(((place, oid), rest)) = places.split_first()
                 && *place == at
             {
@@ -167,13 +170,14 @@ impl Transaction {
         Ok(changed)
     }
 
-    /// A pass over the changes, from the first one.
+    /// A pass over the changes, from the first one. What is in the copy of a table already is left out.
     pub fn changes(&self) -> Changes<'_> {
         Changes {
             reader: self.body.reader(),
             relations: Arc::clone(&self.relations),
             described: &self.described,
             truncated: Vec::new(),
+            left_out: self.left_out.as_deref(),
             passed: 0,
         }
     }
@@ -232,6 +236,7 @@ pub struct Changes<'t> {
     relations: Relations,
     described: &'t [(u64, Arc<Relation>)],
     truncated: Vec<Arc<Relation>>,
+    left_out: Option<&'t HashSet<u32>>,
     /// Entries passed.
     passed: u64,
 }
@@ -240,25 +245,31 @@ impl Changes<'_> {
     /// The next change, or `None` behind the last one.
     #[allow(clippy::should_implement_trait)] // lends, which Iterator cannot
     pub fn next(&mut self) -> Result<Option<Change<'_>>, ReadError> {
+        loop {
+            if !self.reader.advance()? {
+                return Ok(None);
+            }
+            if !self.is_left_out()? {
+                break;
+            }
+            self.passed += 1;
+        }
         while let Some((at, relation)) = self.described.first()
             && *at <= self.passed
         {
             Arc::make_mut(&mut self.relations).insert(relation.oid, Arc::clone(relation));
             self.described = &self.described[1..];
         }
-        let Some(entry) = self.reader.next_entry()? else {
-            return Ok(None);
-        };
         self.passed += 1;
         let relations = &self.relations;
         let relation = |oid: u32| relations.get(&oid).ok_or(ReadError::UnknownRelation { oid });
-        Ok(Some(match decode_message(entry, false)? {
+        Ok(Some(match decode_message(self.reader.entry(), false)? {
             Message::Insert { relation: oid, new, .. } => Change::Insert { relation: relation(oid)?, new },
             Message::Update { relation: oid, old, new, .. } => Change::Update { relation: relation(oid)?, old, new },
             Message::Delete { relation: oid, old, .. } => Change::Delete { relation: relation(oid)?, old },
             Message::Truncate { options, relations: oids, .. } => {
                 self.truncated.clear();
-                for oid in oids {
+                for oid in oids.into_iter().filter(|oid| !self.left_out.is_some_and(|out| out.contains(oid))) {
                     self.truncated.push(Arc::clone(relation(oid)?));
                 }
                 Change::Truncate {
@@ -270,6 +281,18 @@ impl Changes<'_> {
             Message::LogicalMessage(m) => Change::Message { lsn: m.lsn, prefix: m.prefix, content: m.content },
             _ => return Err(ReadError::NotAChange),
         }))
+    }
+
+    /// Whether nothing is left of the entry that the reader stands at.
+    fn is_left_out(&self) -> Result<bool, ReadError> {
+        let Some(out) = self.left_out else { return Ok(false) };
+        Ok(match decode_message(self.reader.entry(), false)? {
+            Message::Insert { relation, .. } | Message::Update { relation, .. } | Message::Delete { relation, .. } => {
+                out.contains(&relation)
+            }
+            Message::Truncate { relations, .. } => relations.into_iter().all(|oid| out.contains(&oid)),
+            _ => false,
+        })
     }
 }
 

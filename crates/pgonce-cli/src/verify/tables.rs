@@ -203,6 +203,7 @@ mod tests {
             name: "t".to_owned(),
             columns: columns.iter().map(|c| (*c).to_owned()).collect(),
             generated: Vec::new(),
+            streamed: Vec::new(),
             row_filter: None,
             partitioned: false,
             identity: ReplicaIdentity::Default,

@@ -74,9 +74,11 @@ impl Body {
                 length: s.length,
                 offset: 0,
                 block: BytesMut::new(),
+                start: 0,
                 at: 0,
             }),
             tail: &self.tail,
+            entry: &[],
         }
     }
 }
@@ -86,6 +88,8 @@ impl Body {
 pub(crate) struct Reader<'b> {
     spilled: Option<SpillReader<'b>>,
     tail: &'b [u8],
+    /// The entry that lies in memory.
+    entry: &'b [u8],
 }
 
 #[derive(Debug)]
@@ -95,25 +99,32 @@ struct SpillReader<'b> {
     /// How much of the file has been read into `block`.
     offset: u64,
     block: BytesMut,
-    /// Start of the next entry in `block`.
+    /// Start of the entry in `block`.
+    start: usize,
+    /// Start of the next one.
     at: usize,
 }
 
 impl Reader<'_> {
-    pub(crate) fn next_entry(&mut self) -> io::Result<Option<&[u8]>> {
+    /// Goes to the next entry. False behind the last one.
+    pub(crate) fn advance(&mut self) -> io::Result<bool> {
         if let Some(spilled) = &mut self.spilled {
             if spilled.advance()? {
-                let spilled = self.spilled.as_mut().expect("just matched");
-                return Ok(Some(spilled.entry()));
+                spilled.pass();
+                return Ok(true);
             }
             self.spilled = None;
         }
         let Some((length, rest)) = self.tail.split_first_chunk::<4>() else {
-            return Ok(None);
+            return Ok(false);
         };
-        let (entry, rest) = rest.split_at(u32::from_le_bytes(*length) as usize);
-        self.tail = rest;
-        Ok(Some(entry))
+        (self.entry, self.tail) = rest.split_at(u32::from_le_bytes(*length) as usize);
+        Ok(true)
+    }
+
+    /// The entry that it stands at.
+    pub(crate) fn entry(&self) -> &[u8] {
+        self.spilled.as_ref().map_or(self.entry, |spilled| &spilled.block[spilled.start..spilled.at])
     }
 }
 
@@ -147,10 +158,9 @@ impl SpillReader<'_> {
         }
     }
 
-    fn entry(&mut self) -> &[u8] {
+    fn pass(&mut self) {
         let length = u32::from_le_bytes(self.block[self.at..self.at + 4].try_into().expect("four bytes")) as usize;
-        let start = self.at + 4;
-        self.at = start + length;
-        &self.block[start..self.at]
+        self.start = self.at + 4;
+        self.at = self.start + length;
     }
 }

@@ -194,6 +194,7 @@ impl Open {
             body,
             relations: self.relations,
             described: shared(described),
+            left_out: None,
         };
         Ok((transaction, rest))
     }

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use crate::checkpoint_store::CheckpointStore;
 use crate::guarantee::{AtLeastOnce, EffectOnce, Mode};
-use crate::sink::{AtomicSink, Batch, Record, Sink, SinkError, State};
+use crate::sink::{AtomicSink, Batch, CopiedRows, CopiedTable, Record, Sink, SinkError, State};
 
 /// A sink, and where the state of its flow goes. Implemented by [`Atomic`] and [`Stored`], and by nothing else.
 pub trait Keeping: sealed::Sealed + Send {
@@ -28,6 +28,18 @@ pub trait Keeping: sealed::Sealed + Send {
 
     /// Makes the batch durable, and its state not before the transactions.
     fn write(&mut self, batch: &Batch<'_>) -> impl Future<Output = Result<(), SinkError>> + Send;
+
+    /// The copy of a table begins: its state is durable before the first row is.
+    fn begin_table(&mut self, table: &CopiedTable<'_>) -> impl Future<Output = Result<(), SinkError>> + Send;
+
+    /// Makes rows durable, and the state not before them.
+    fn rows(&mut self, rows: &CopiedRows<'_>) -> impl Future<Output = Result<(), SinkError>> + Send;
+}
+
+/// What a sink is given to store where a store does.
+fn nothing(state: State<'_>) -> State<'_> {
+    const NOTHING: &[Record] = &[];
+    State { records: NOTHING, ..state }
 }
 
 /// A sink that stores the state itself, with the data.
@@ -68,6 +80,14 @@ impl<S: AtomicSink> Keeping for Atomic<S> {
     async fn write(&mut self, batch: &Batch<'_>) -> Result<(), SinkError> {
         self.sink.write(batch).await
     }
+
+    async fn begin_table(&mut self, table: &CopiedTable<'_>) -> Result<(), SinkError> {
+        self.sink.begin_table(table).await
+    }
+
+    async fn rows(&mut self, rows: &CopiedRows<'_>) -> Result<(), SinkError> {
+        self.sink.rows(rows).await
+    }
 }
 
 impl<S: Sink, C: CheckpointStore> Keeping for Stored<S, C> {
@@ -88,9 +108,18 @@ impl<S: Sink, C: CheckpointStore> Keeping for Stored<S, C> {
 
     async fn write(&mut self, batch: &Batch<'_>) -> Result<(), SinkError> {
         if !batch.transactions.is_empty() {
-            const NOTHING: &[Record] = &[];
-            self.sink.write(&Batch { state: State { records: NOTHING, ..batch.state }, ..*batch }).await?;
+            self.sink.write(&Batch { state: nothing(batch.state), ..*batch }).await?;
         }
         self.store.save(&batch.state).await
+    }
+
+    async fn begin_table(&mut self, table: &CopiedTable<'_>) -> Result<(), SinkError> {
+        self.store.save(&table.state).await?;
+        self.sink.begin_table(&CopiedTable { state: nothing(table.state), ..*table }).await
+    }
+
+    async fn rows(&mut self, rows: &CopiedRows<'_>) -> Result<(), SinkError> {
+        self.sink.rows(&CopiedRows { state: nothing(rows.state), ..*rows }).await?;
+        self.store.save(&rows.state).await
     }
 }

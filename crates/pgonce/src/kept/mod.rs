@@ -1,25 +1,32 @@
 //! A program's sink as the destination of a flow, with the flow's state kept for it.
 
+mod copy;
 mod keeping;
 mod record;
 mod schemas;
+mod scope;
 mod window;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
+pub use self::copy::TableLoader;
 pub use self::keeping::{Atomic, Keeping, Stored};
-use self::record::{FLOW, FlowRecord, POSITION, PositionRecord, Unreadable};
+use self::record::{FLOW, FlowRecord, POSITION, PositionRecord, TableRecord, Unreadable};
 use self::schemas::{SCHEMA, Schemas, Step};
+use self::scope::Scope;
 use self::window::{Comparison, Window};
 use crate::checkpoint_store::CheckpointStore;
 use crate::described::Described;
-use crate::destination::{Destination, NoLoader, Stored as StoredState, Written, no_copy};
+use crate::destination::{Destination, Stored as StoredState, Written};
 use crate::flow::{Binding, IdlePoint, SlotOrigin, SourceIdentity, StartMode, StoredFlow};
+use crate::piece::{CopyPlan, Format, TableCopy};
 use crate::position::{Boundary, Checkpoint};
+use crate::published::tables_of;
 use crate::schema_change::{SchemaChange, SchemaDecision};
-use crate::sink::{AtomicSink, Batch, Record, Sink, State};
+use crate::sink::{AtomicSink, Batch, Record, Sink, SinkError, State};
 use crate::stop::{Reason, Stop};
 use crate::transaction::Transaction;
 
@@ -33,17 +40,26 @@ pub struct Kept<K> {
     flow: String,
     /// Shared with what copies tables beside the stream.
     inner: Arc<Mutex<Inner<K>>>,
+    /// The number of the session.
+    session: u64,
+    takes_copy: bool,
     takes_prepared: bool,
     acknowledged: Option<Boundary>,
     /// What comes again in this session, against what was written.
     comparison: Comparison,
+    /// Tables whose changes are to be left out from now on.
+    left: Vec<u32>,
 }
 
 #[derive(Debug)]
 struct Inner<K> {
     flow: String,
     keeping: K,
+    /// How many sessions there have been: what was made for an earlier one writes no more.
+    sessions: u64,
     session: Option<Session>,
+    /// What ended the session, for whoever comes after.
+    fault: Option<Stop>,
 }
 
 /// What is known between two calls. Taken out for the length of a call, and put back when it went well.
@@ -52,6 +68,7 @@ struct Session {
     source: SourceIdentity,
     bound: Option<(FlowRecord, PositionRecord)>,
     schemas: Schemas,
+    scope: Scope,
 }
 
 impl<S: AtomicSink> Kept<Atomic<S>> {
@@ -71,10 +88,18 @@ impl<S: Sink, C: CheckpointStore> Kept<Stored<S, C>> {
 
 impl<K: Keeping> Kept<K> {
     fn new(flow: String, mut keeping: K) -> Kept<K> {
-        let takes_prepared = keeping.sink().takes_prepared();
-        let inner = Inner { flow: flow.clone(), keeping, session: None };
-        let inner = Arc::new(Mutex::new(inner));
-        Kept { flow, inner, takes_prepared, acknowledged: None, comparison: Comparison::default() }
+        let (takes_copy, takes_prepared) = (keeping.sink().takes_copy(), keeping.sink().takes_prepared());
+        let inner = Inner { flow: flow.clone(), keeping, sessions: 0, session: None, fault: None };
+        Kept {
+            flow,
+            inner: Arc::new(Mutex::new(inner)),
+            session: 0,
+            takes_copy,
+            takes_prepared,
+            acknowledged: None,
+            comparison: Comparison::default(),
+            left: Vec::new(),
+        }
     }
 
     /// The flow's name.
@@ -85,14 +110,16 @@ impl<K: Keeping> Kept<K> {
 
 impl<K: Keeping> Inner<K> {
     async fn open(&mut self, source: &SourceIdentity) -> Result<StoredState, Stop> {
-        self.session = None;
+        (self.session, self.fault) = (None, None);
+        self.sessions += 1;
         // The veto comes before anything that is stored is believed.
         self.keeping.sink().accept_source(source).await?;
         self.keeping.open(&self.flow).await?;
         let flow = self.load(FLOW, FlowRecord::decode).await?;
         let position = self.load(POSITION, PositionRecord::decode).await?;
         let schema = self.load(SCHEMA, Schemas::decode).await?;
-        let mut session = Session { source: source.clone(), bound: None, schemas: Schemas::default() };
+        let mut session =
+            Session { source: source.clone(), bound: None, schemas: Schemas::default(), scope: Scope::default() };
         let (flow, position) = match (flow, position) {
             (None, None) => {
                 self.session = Some(session);
@@ -115,10 +142,11 @@ impl<K: Keeping> Inner<K> {
         let stored = StoredFlow {
             binding: flow.binding.clone(),
             streaming: flow.streaming,
-            tables: Vec::new(),
+            tables: flow.tables.iter().map(TableRecord::stored).collect(),
             checkpoint: position.checkpoint,
             idle: position.idle,
         };
+        session.scope = flow.scope();
         session.bound = Some((flow, position));
         // The next number: an older process that is still at work cannot write any more, where the store compares.
         self.write(&mut session, &[], false).await.map_err(|stop| match stop.reason() {
@@ -146,8 +174,15 @@ impl<K: Keeping> Inner<K> {
         Reason::CheckpointUnreadable { flow: self.flow.clone(), what: what.to_owned() }.into()
     }
 
+    /// Takes the session out for the length of a call: whoever fails, or is dropped half-way, does not put it back.
     fn take(&mut self) -> Result<Session, Stop> {
-        self.session.take().ok_or_else(|| Stop::internal("the sink was used without an open session"))
+        let gone = || self.fault.clone().unwrap_or_else(|| Stop::internal("the sink was used without an open session"));
+        self.session.take().ok_or_else(gone)
+    }
+
+    /// The fault that ends the session, for others that are still at work in it too.
+    fn failed(&mut self, error: SinkError) -> Stop {
+        self.fault.insert(error.into()).clone()
     }
 
     /// Writes transactions, and where the flow stands behind them.
@@ -157,25 +192,14 @@ impl<K: Keeping> Inner<K> {
         transactions: &[Transaction],
         flow_changed: bool,
     ) -> Result<(), Stop> {
-        let Some((flow, position)) = &mut session.bound else {
-            return Err(Stop::internal("written before the flow was bound"));
-        };
-        let replaces = position.version;
-        position.version += 1;
-        if let Some(last) = transactions.last() {
+        if let (Some((_, position)), Some(last)) = (&mut session.bound, transactions.last()) {
             position.window.wrote(transactions);
             let timeline = session.source.timeline;
             position.checkpoint = Some(Checkpoint { timeline, commit: last.commit(), end: last.end() });
         }
-        let mut records = vec![Record { name: POSITION, bytes: position.encode() }];
-        if flow_changed {
-            records.push(Record { name: FLOW, bytes: flow.encode() });
-        }
-        if let Some(bytes) = session.schemas.record(&flow.id) {
-            records.push(Record { name: SCHEMA, bytes });
-        }
-        let state = State { flow: &self.flow, records: &records, version: position.version, replaces };
-        Ok(self.keeping.write(&Batch { transactions, state }).await?)
+        let (records, version, replaces) = session.next_state(flow_changed)?;
+        let state = State { flow: &self.flow, records: &records, version, replaces };
+        self.keeping.write(&Batch { transactions, state }).await.map_err(|e| self.failed(e))
     }
 
     /// Writes transactions that are new. Where a table has changed, what is before it is written first, and nothing
@@ -204,12 +228,58 @@ impl<K: Keeping> Inner<K> {
     }
 }
 
-impl<K: Keeping> Destination for Kept<K> {
-    type Loader = NoLoader;
+impl Session {
+    fn bound(&mut self) -> Result<&mut (FlowRecord, PositionRecord), Stop> {
+        self.bound.as_mut().ok_or_else(|| Stop::internal("the sink was used before the flow was bound"))
+    }
+
+    /// What is to be stored next: the records that have changed, the number of the state and that of the last one.
+    fn next_state(&mut self, flow_changed: bool) -> Result<(Vec<Record>, u64, u64), Stop> {
+        let (flow, position) = self.bound()?;
+        let replaces = position.version;
+        position.version += 1;
+        let version = position.version;
+        let mut records = vec![Record { name: POSITION, bytes: position.encode() }];
+        if flow_changed {
+            records.push(Record { name: FLOW, bytes: flow.encode() });
+        }
+        let id = flow.id.clone();
+        if let Some(bytes) = self.schemas.record(&id) {
+            records.push(Record { name: SCHEMA, bytes });
+        }
+        Ok((records, version, replaces))
+    }
+}
+
+impl FlowRecord {
+    /// What reaches the sink, by what is stored.
+    fn scope(&self) -> Scope {
+        Scope::new(self.tables.iter().map(|table| (table.oid, table.boundary)), self.carried())
+    }
+
+    /// The tables that are carried without having been copied.
+    fn carried(&self) -> HashSet<u32> {
+        match self.binding.start {
+            StartMode::Snapshot => HashSet::new(),
+            StartMode::GoForward => tables_of(&self.binding.published).collect(),
+        }
+    }
+}
+
+impl<K: Keeping + 'static> Destination for Kept<K> {
+    type Loader = TableLoader<K>;
     type Mode = K::Mode;
 
     fn takes_copy(&self) -> bool {
-        false
+        self.takes_copy
+    }
+
+    fn copies_as_streamed(&self) -> bool {
+        true
+    }
+
+    fn copies_joined(&self, start: StartMode) -> bool {
+        start == StartMode::Snapshot
     }
 
     fn takes_prepared(&self) -> bool {
@@ -218,7 +288,11 @@ impl<K: Keeping> Destination for Kept<K> {
 
     async fn open(&mut self, source: &SourceIdentity) -> Result<StoredState, Stop> {
         self.acknowledged = None;
-        self.inner.lock().await.open(source).await
+        self.left.clear();
+        let mut inner = self.inner.lock().await;
+        let opened = inner.open(source).await;
+        self.session = inner.sessions;
+        opened
     }
 
     async fn bind(&mut self, binding: &Binding) -> Result<(), Stop> {
@@ -234,9 +308,11 @@ impl<K: Keeping> Destination for Kept<K> {
             slot: source.slot.clone(),
             binding: binding.clone(),
             streaming: binding.start == StartMode::GoForward,
+            tables: Vec::new(),
         };
         let idle = IdlePoint { boundary: binding.boundary, timeline: binding.timeline };
         let position = PositionRecord { id, version: 0, checkpoint: None, idle, window: Window::default() };
+        session.scope = flow.scope();
         session.bound = Some((flow, position));
         session.schemas = Schemas::new();
         inner.write(&mut session, &[], true).await?;
@@ -277,7 +353,9 @@ impl<K: Keeping> Destination for Kept<K> {
         if let Some(boundary) = self.acknowledged {
             position.window.acknowledged(boundary);
         }
-        inner.write_new(&mut session, new).await?;
+        self.left.drain(..).for_each(|oid| session.scope.leave_out(oid));
+        let reduced = session.scope.of(new)?;
+        inner.write_new(&mut session, &reduced).await?;
         inner.session = Some(session);
         let changes = new.iter().map(Transaction::change_count).sum();
         let durable = group.last().map(Transaction::end);
@@ -295,19 +373,46 @@ impl<K: Keeping> Destination for Kept<K> {
         Ok(true)
     }
 
-    fn loader(&mut self) -> Result<NoLoader, Stop> {
-        Err(no_copy())
+    fn leave_out(&mut self, table: u32) {
+        self.left.push(table);
+    }
+
+    async fn plan(&mut self, tables: &[TableCopy], published: &str) -> Result<Vec<CopyPlan>, Stop> {
+        if !self.takes_copy {
+            return Err(copy::not_taken(tables));
+        }
+        let mut inner = self.inner.lock().await;
+        let mut session = inner.take()?;
+        if session.plan(tables, published)? {
+            inner.write(&mut session, &[], true).await?;
+        }
+        inner.session = Some(session);
+        Ok(vec![CopyPlan { format: Format::Text, together: false }; tables.len()])
+    }
+
+    fn loader(&mut self) -> Result<TableLoader<K>, Stop> {
+        Ok(TableLoader { inner: Arc::clone(&self.inner), session: self.session })
+    }
+
+    async fn copied(&mut self) -> Result<(), Stop> {
+        let mut inner = self.inner.lock().await;
+        let mut session = inner.take()?;
+        session.bound()?.0.streaming = true;
+        inner.write(&mut session, &[], true).await?;
+        inner.session = Some(session);
+        Ok(())
     }
 
     async fn remember(&mut self, published: &str) -> Result<(), Stop> {
         let mut inner = self.inner.lock().await;
         let mut session = inner.take()?;
-        if let Some((flow, position)) = &mut session.bound {
-            published.clone_into(&mut flow.binding.published);
-            // Another publication may send other changes of the same transaction.
-            position.window.forget();
-            self.comparison.end();
-        }
+        let (flow, position) = session.bound()?;
+        published.clone_into(&mut flow.binding.published);
+        // Another publication may send other changes of the same transaction.
+        position.window.forget();
+        self.comparison.end();
+        let carried = flow.carried();
+        session.scope.carry(carried);
         inner.write(&mut session, &[], true).await?;
         inner.session = Some(session);
         Ok(())

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::window::Window;
-use crate::flow::{Binding, IdlePoint, SourceIdentity, StartMode};
+use crate::flow::{Binding, IdlePoint, SourceIdentity, StartMode, StoredPiece, StoredTable};
+use crate::piece::Extent;
 use crate::position::{Boundary, Checkpoint, CommitLsn, EndLsn, Lsn, Timeline};
 use crate::stop::{Reason, Stop};
 
@@ -27,6 +28,20 @@ pub(super) struct FlowRecord {
     pub(super) slot: String,
     pub(super) binding: Binding,
     pub(super) streaming: bool,
+    /// The tables that are copied, or have been.
+    pub(super) tables: Vec<TableRecord>,
+}
+
+/// A table that is copied, or has been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TableRecord {
+    pub(super) oid: u32,
+    /// About how large it is on the source.
+    pub(super) bytes: u64,
+    /// Rows of it may be there.
+    pub(super) begun: bool,
+    /// Where it was read, if all of it has been.
+    pub(super) boundary: Option<Boundary>,
 }
 
 /// How far a flow has come.
@@ -53,6 +68,15 @@ struct FlowText {
     start: String,
     published: String,
     streaming: bool,
+    tables: Vec<TableText>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct TableText {
+    oid: u32,
+    bytes: u64,
+    begun: bool,
+    boundary: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -89,6 +113,7 @@ impl FlowRecord {
             .to_owned(),
             published: self.binding.published.clone(),
             streaming: self.streaming,
+            tables: self.tables.iter().map(TableRecord::text).collect(),
         })
     }
 
@@ -112,6 +137,7 @@ impl FlowRecord {
                 published: text.published,
             },
             streaming: text.streaming,
+            tables: text.tables.into_iter().map(TableRecord::read).collect::<Result<_, _>>()?,
         })
     }
 
@@ -126,6 +152,23 @@ impl FlowRecord {
         let what: Vec<String> =
             differs.map(|(name, stored, found)| format!("{name} is {found}, bound to {stored}")).collect();
         if what.is_empty() { Ok(()) } else { Err(Reason::SourceChanged { what: what.join("; ") }.into()) }
+    }
+}
+
+impl TableRecord {
+    fn text(&self) -> TableText {
+        let boundary = self.boundary.map(|boundary| boundary.to_string());
+        TableText { oid: self.oid, bytes: self.bytes, begun: self.begun, boundary }
+    }
+
+    fn read(text: TableText) -> Result<TableRecord, Unreadable> {
+        let boundary = text.boundary.map(|boundary| Ok(Boundary(lsn(&boundary)?))).transpose()?;
+        Ok(TableRecord { oid: text.oid, bytes: text.bytes, begun: text.begun, boundary })
+    }
+
+    pub(super) fn stored(&self) -> StoredTable {
+        let piece = StoredPiece { number: 0, extent: Extent::Whole, bytes: self.bytes, boundary: self.boundary };
+        StoredTable { oid: self.oid, together: false, pieces: vec![piece] }
     }
 }
 
@@ -213,6 +256,10 @@ mod tests {
                 published: "member 1 # a \"b\"\n".into(),
             },
             streaming: true,
+            tables: vec![
+                TableRecord { oid: 4, bytes: 8192, begun: true, boundary: Some(Boundary(Lsn(11))) },
+                TableRecord { oid: 5, bytes: 0, begun: false, boundary: None },
+            ],
         }
     }
 

@@ -81,13 +81,21 @@ impl Schemas {
         (self.begun, self.changed) = (true, true);
     }
 
+    /// A table was copied in this form, which the sink has from the copy. What was committed before it, and is left out
+    /// of the stream, says nothing of it.
+    pub(super) fn copied(&mut self, relation: &Arc<Relation>) {
+        self.tables.insert(relation.oid, Known { relation: Arc::clone(relation), read_before: None });
+        self.changed = true;
+    }
+
     /// What a transaction says that is about to be written, in order. Nothing is taken for known by it.
     pub(super) fn examine(&self, transaction: &Transaction) -> Result<Vec<Step>, Stop> {
         if self.says_nothing(transaction) {
             return Ok(Vec::new());
         }
         let mut steps: Vec<Step> = self.before(transaction);
-        let described = || transaction.described.iter();
+        let left_out = |oid| transaction.left_out.as_ref().is_some_and(|out| out.contains(&oid));
+        let described = || transaction.described.iter().filter(|(_, relation)| !left_out(relation.oid));
         let unknown = described().filter(|(_, relation)| !self.tables.contains_key(&relation.oid));
         let unknown: Vec<(u64, u32)> = unknown.map(|(at, relation)| (*at, relation.oid)).collect();
         // Of a partition that is published as its root a server describes both, and sends rows of the root alone.

@@ -13,6 +13,11 @@ pub struct Tuple<'a> {
 }
 
 impl<'a> Tuple<'a> {
+    /// A row of so many columns, written as pgoutput does.
+    pub(crate) fn of_columns(count: u16, bytes: &'a [u8]) -> Tuple<'a> {
+        Tuple { count, bytes }
+    }
+
     /// The number of columns.
     #[inline]
     pub fn len(&self) -> usize {

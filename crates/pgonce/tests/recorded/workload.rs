@@ -156,6 +156,20 @@ pub async fn run(cluster: &Cluster, barrier: &Barrier) {
     fill_a().await;
     on_a("COMMIT").await;
 
+    // Subtransactions that ended well inside one that was rolled back.
+    on_a(
+        "BEGIN; INSERT INTO plain VALUES (180, 'kept'); SAVEPOINT s; INSERT INTO plain VALUES (181, 'gone'); \
+          SAVEPOINT t; INSERT INTO plain VALUES (182, 'gone'); RELEASE t; INSERT INTO plain VALUES (183, 'gone')",
+    )
+    .await;
+    fill_a().await;
+    on_a("SAVEPOINT u; INSERT INTO plain VALUES (184, 'gone'); RELEASE u; INSERT INTO plain VALUES (185, 'gone')")
+        .await;
+    fill_a().await;
+    on_a("ROLLBACK TO s; INSERT INTO plain VALUES (186, 'kept')").await;
+    fill_a().await;
+    on_a("COMMIT").await;
+
     // Rolled back as a whole, after blocks of it were sent; with nothing but a message; with nothing to send.
     on_a("BEGIN; INSERT INTO plain VALUES (90, 'gone')").await;
     fill_a().await;

@@ -10,7 +10,8 @@ use super::super::spool::Spool;
 fn entries(body: &Body) -> Vec<Vec<u8>> {
     let mut reader = body.reader();
     let mut found = Vec::new();
-    while let Some(entry) = reader.next_entry().unwrap() {
+    while reader.advance().unwrap() {
+        let entry = reader.entry();
         found.push(entry.to_vec());
     }
     found
