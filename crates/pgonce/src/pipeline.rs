@@ -296,6 +296,7 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             joining,
             bytes_before: self.progress.borrow().bytes_copied,
             consistent_from,
+            compared: false,
             durable_at: Instant::now(),
             idle_at: Instant::now(),
             ask_at: Instant::now(),
@@ -604,6 +605,10 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         }
         self.take_attested(state)?;
         self.take_news().await?;
+        if !state.compared && state.frontier.has_passed() {
+            self.destination.came_again().await?;
+            state.compared = true;
+        }
         if now >= state.idle_at {
             state.idle_at = now + self.options.idle_interval;
             self.persist_idle(state).await?;
@@ -712,6 +717,8 @@ struct Flowing {
     /// Bytes that had been copied when that began.
     bytes_before: u64,
     consistent_from: Option<Boundary>,
+    /// Whether what came again has been compared to its end.
+    compared: bool,
     durable_at: Instant,
     idle_at: Instant,
     ask_at: Instant,
