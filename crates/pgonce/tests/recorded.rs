@@ -305,8 +305,8 @@ fn assembled(recording: &Recording, memory: usize) -> (Vec<Committed>, Vec<Diges
     for (number, received) in recording.messages.iter().enumerate() {
         let place = || format!("{}, message {number}", recording.name());
         let result = assembler.push(&received.payload).unwrap_or_else(|error| panic!("{}: {error}", place()));
-        if let Assembled::Message(body) = result {
-            alone.push(body.lsn.0);
+        if let Assembled::Message(message) = result {
+            alone.push(message.lsn.0);
         } else if let Some(transaction) = assembled::transaction(result).filter(|t| t.change_count() > 0) {
             let (committed, whole) = assembled::committed(&transaction);
             assert!(whole, "{}: a change cannot be read", place());
