@@ -57,8 +57,8 @@ const SMALL: &[&str] = &[
     "INSERT INTO plain VALUES (3, 0, 'nothing'), (4, 4, 'new') ON CONFLICT DO NOTHING",
     "COPY plain FROM PROGRAM 'printf \"20\\t1\\tone\\n21\\t\\\\\\\\N\\ttwo\\n22\\t3\\t\\\\\\\\N\\n\"'",
     "INSERT INTO kinds VALUES (1, 'glad', 7, '{1,NULL,3}', '\\x00ff10', 123456789.125, \
-     '2026-01-02 03:04:05.678901+00', '12345678-9abc-def0-1234-56789abcdef0', '-Infinity', '{\"k\": [1, null]}', 'zehn', \
-     true, 'postgres=r/postgres'); INSERT INTO kinds (id) VALUES (2)",
+     '2026-01-02 03:04:05.678901+00', '12345678-9abc-def0-1234-56789abcdef0', '-Infinity', '{\"k\": [1, null]}', \
+     'zehn', true, 'postgres=r/postgres'); INSERT INTO kinds (id) VALUES (2)",
     "UPDATE kinds SET m = 'sad', n = 'NaN', ts = 'infinity', b = '' WHERE id = 1",
     "INSERT INTO full_row VALUES (1, 'one'), (NULL, NULL), (3, 'three')",
     "UPDATE full_row SET b = 'uno' WHERE a = 1; DELETE FROM full_row WHERE a IS NULL",
