@@ -119,12 +119,8 @@ impl<K: Keeping> Inner<K> {
         let flow = self.load(FLOW, FlowRecord::decode).await?;
         let position = self.load(POSITION, PositionRecord::decode).await?;
         let schema = self.load(SCHEMA, Schemas::decode).await?;
-        let mut session = Session {
-            source: source.clone(),
-            bound: None,
-            schemas: Schemas::default(),
-            scope: Scope::default(),
-        };
+        let mut session =
+            Session { source: source.clone(), bound: None, schemas: Schemas::default(), scope: Scope::default() };
         let (flow, position) = match (flow, position) {
             (None, None) => {
                 self.session = Some(session);
