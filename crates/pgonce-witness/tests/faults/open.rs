@@ -89,17 +89,17 @@ async fn messages_x_batching_a12_messages_ride_in_their_transactions_and_alone_a
             let (source, target) = (flow.source().await, flow.target().await);
             let mut run = flow.streaming(&["--delay-ms", "500", "--batch", "3"]).await;
             // Between rows, and without any; streamed, and small; with a savepoint that is rolled back.
-            let message = |count: u32| {
+            let message = |prefix: &str, count: u32| {
                 format!(
-                    "SELECT pg_logical_emit_message(true, 'p', i || repeat('x', 1000)) FROM generate_series(1, {count}) i;"
+                    "SELECT pg_logical_emit_message(true, '{prefix}', i || repeat('x', 1000)) FROM generate_series(1, {count}) i;"
                 )
             };
             for sql in [
-                format!("BEGIN; {} {} COMMIT", rows(1, 1), message(1)),
-                format!("BEGIN; {} SAVEPOINT s; {} ROLLBACK TO s; COMMIT", message(400), message(400)),
-                message(1),
-                format!("BEGIN; {} {} COMMIT", rows(2, 1000), message(1)),
-                "SELECT pg_logical_emit_message(true, 'p', 'rolled back'); ".repeat(2),
+                format!("BEGIN; {} {} COMMIT", rows(1, 1), message("kept", 1)),
+                format!("BEGIN; {} SAVEPOINT s; {} ROLLBACK TO s; COMMIT", message("kept", 400), message("gone", 400)),
+                message("kept", 1),
+                format!("BEGIN; {} {} COMMIT", rows(2, 1000), message("kept", 1)),
+                "SELECT pg_logical_emit_message(true, 'kept', 'two at once'); ".repeat(2),
             ] {
                 source.batch_execute(&sql).await.unwrap();
             }
