@@ -45,10 +45,10 @@ pub struct Kept<K> {
     takes_copy: bool,
     takes_prepared: bool,
     acknowledged: Option<Boundary>,
-    /// What comes again in this session, against what was written.
-    comparison: Comparison,
     /// Tables whose changes are to be left out from now on.
     left: Vec<u32>,
+    /// What comes again in this session, against what was written.
+    comparison: Comparison,
 }
 
 #[derive(Debug)]
@@ -90,15 +90,16 @@ impl<K: Keeping> Kept<K> {
     fn new(flow: String, mut keeping: K) -> Kept<K> {
         let (takes_copy, takes_prepared) = (keeping.sink().takes_copy(), keeping.sink().takes_prepared());
         let inner = Inner { flow: flow.clone(), keeping, sessions: 0, session: None, fault: None };
+        let inner = Arc::new(Mutex::new(inner));
         Kept {
             flow,
-            inner: Arc::new(Mutex::new(inner)),
+            inner,
             session: 0,
             takes_copy,
             takes_prepared,
             acknowledged: None,
-            comparison: Comparison::default(),
             left: Vec::new(),
+            comparison: Comparison::default(),
         }
     }
 
