@@ -1,5 +1,6 @@
 //! A source that reads a replication slot.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -100,6 +101,9 @@ pub struct SlotSource {
     settings: SlotSettings,
     session: Option<Session>,
     messages: bool,
+    /// A streamed transaction could not be told apart from what was rolled back in it: from then on they are sent as a
+    /// whole.
+    in_doubt: Arc<AtomicBool>,
     warnings: Vec<String>,
 }
 
@@ -128,7 +132,7 @@ impl std::fmt::Debug for Session {
 impl SlotSource {
     /// A source that has not connected yet.
     pub fn new(settings: SlotSettings) -> SlotSource {
-        SlotSource { settings, session: None, messages: false, warnings: Vec::new() }
+        SlotSource { settings, session: None, messages: false, in_doubt: Arc::default(), warnings: Vec::new() }
     }
 
     fn session(&mut self) -> Result<&mut Session, Stop> {
@@ -376,7 +380,7 @@ impl Source for SlotSource {
 
     async fn stream(&mut self, stored: &StoredFlow) -> Result<(), Stop> {
         let state = self.slot_state().await?;
-        let (settings, messages) = (self.settings.clone(), self.messages);
+        let (settings, messages, in_doubt) = (self.settings.clone(), self.messages, Arc::clone(&self.in_doubt));
         let session = self.session()?;
         let mut replication =
             session.replication.take().ok_or_else(|| Stop::internal("the stream was started twice"))?;
@@ -394,7 +398,7 @@ impl Source for SlotSource {
             slot: &settings.slot,
             publications: &settings.publications,
             server_version: session.identity.server_version,
-            streaming: settings.streaming == Streaming::On,
+            streaming: settings.streaming == Streaming::On && !in_doubt.load(Ordering::Relaxed),
             two_phase: settings.two_phase == TwoPhase::Seen,
         };
         let wal_sender_timeout = wal_sender_timeout(&session.sql.client).await?;
@@ -423,6 +427,7 @@ impl Source for SlotSource {
                 slot: settings.slot,
                 assembler: Assembler::new(settings.spill)
                     .with_two_phase(settings.two_phase)
+                    .telling_of_doubt(in_doubt)
                     .with_applied(stored.position().boundary)
                     .leaving_out_origins(settings.origin == OriginFilter::None && !filters),
                 queue_bytes: settings.queue_bytes,

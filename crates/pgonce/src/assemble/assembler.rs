@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::BytesMut;
 
@@ -36,6 +37,8 @@ pub struct Assembler {
     /// What committed before it has been applied in an earlier session.
     applied: Boundary,
     leaves_out_origins: bool,
+    /// Becomes true with [`AssembleError::MessagesInDoubt`].
+    in_doubt: Arc<AtomicBool>,
     /// The origin that was named last.
     origin: Option<Arc<str>>,
 }
@@ -128,6 +131,7 @@ impl Assembler {
             two_phase: TwoPhase::AtCommit,
             applied: Boundary(Lsn::ZERO),
             leaves_out_origins: false,
+            in_doubt: Arc::default(),
             origin: None,
         }
     }
@@ -136,6 +140,12 @@ impl Assembler {
     #[must_use]
     pub fn leaving_out_origins(self, leaves_out_origins: bool) -> Assembler {
         Assembler { leaves_out_origins, ..self }
+    }
+
+    /// Sets this when it ends with [`AssembleError::MessagesInDoubt`]: then the next session must not stream.
+    #[must_use]
+    pub fn telling_of_doubt(self, in_doubt: Arc<AtomicBool>) -> Assembler {
+        Assembler { in_doubt, ..self }
     }
 
     /// What becomes of prepared transactions.
@@ -286,6 +296,9 @@ impl Assembler {
             }
             None => 1,
         };
+        if let (Message::LogicalMessage(_), Some(xid)) = (message, stream_xid) {
+            open.streams_message(xid);
+        }
         let (Some(&kind), Some(rest)) = (bytes.first(), bytes.get(behind..)) else {
             return Err(misplaced("a change", "that is too short"));
         };
@@ -446,10 +459,15 @@ impl Assembler {
         self.between("Stream Abort")?;
         if xid == sub_xid {
             self.streamed.remove(&xid);
-        } else if let Some(open) = self.streamed.get_mut(&xid)
-            && let Err(error) = open.abort(sub_xid)
-        {
-            return Err(self.cannot_spill(error.into(), None));
+        } else if let Some(open) = self.streamed.get_mut(&xid) {
+            match open.abort(sub_xid) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.in_doubt.store(true, Ordering::Relaxed);
+                    return Err(AssembleError::MessagesInDoubt { xid });
+                }
+                Err(error) => return Err(self.cannot_spill(error.into(), None)),
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::pgoutput::DecodeError;
 use crate::position::CommitLsn;
-use crate::stop::{Reason, Stop};
+use crate::stop::{Reason, Side, Stop};
 
 /// The stream broke its own protocol, or what it brings cannot be kept.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +68,16 @@ pub enum AssembleError {
         /// The operating system's error.
         error: io::Error,
     },
+    /// A savepoint was rolled back in a transaction that is streamed, behind messages that may have gone with it: the
+    /// server does not say. Sent as a whole, it comes without what was rolled back.
+    #[error(
+        "a savepoint of transaction {xid} was rolled back while it was streamed, and which of its messages went with it \
+         is not said: it is asked for as a whole"
+    )]
+    MessagesInDoubt {
+        /// Its id.
+        xid: u32,
+    },
     /// A spill file cannot be read back.
     #[error("spill file: {0}")]
     SpillRead(io::Error),
@@ -88,6 +98,9 @@ impl From<AssembleError> for Stop {
             AssembleError::SpillRead(e) => Reason::LocalFile { path: "spill file".into(), what: e.to_string() }.into(),
             AssembleError::SpillFull { xid, size, row, assembling, bound } => {
                 Reason::SpillFull { xid, size, row, assembling, bound }.into()
+            }
+            in_doubt @ AssembleError::MessagesInDoubt { .. } => {
+                Reason::Connection { side: Side::Source, what: in_doubt.to_string() }.into()
             }
             AssembleError::PreparedUnknown { xid, commit } => Reason::DataGap {
                 what: format!(

@@ -34,6 +34,9 @@ pub(super) struct Open {
     /// The sub-transaction that wrote last, or the transaction itself.
     writer: u32,
     subs: Option<Box<Subs>>,
+    /// The last entries are messages of which the server does not say whose they are: the transaction's own, or those
+    /// of a sub-transaction that has changed nothing so far.
+    in_doubt: bool,
 }
 
 /// A relation as it was described inside a transaction.
@@ -72,6 +75,7 @@ impl Open {
             meter: Arc::clone(meter),
             writer: xid,
             subs: None,
+            in_doubt: false,
         }
     }
 
@@ -117,6 +121,7 @@ impl Open {
 
     /// What comes now was written by a sub-transaction (or by the transaction itself).
     pub(super) fn writes(&mut self, xid: u32) {
+        let in_doubt = std::mem::take(&mut self.in_doubt);
         if xid == self.writer {
             return;
         }
@@ -130,21 +135,32 @@ impl Open {
                 change_count: self.change_count,
                 described: self.described.len() as u32,
                 truncated: self.truncated.len() as u32,
+                in_doubt,
             });
         }
     }
 
     /// The sub-transaction was rolled back. Everything behind its first change is its own, or that of sub-transactions
-    /// that went with it: nobody else could write meanwhile.
-    pub(super) fn abort(&mut self, xid: u32) -> io::Result<()> {
-        let Some(sub) = self.subs.as_mut().and_then(|subs| subs.abort(xid)) else { return Ok(()) };
+    /// that went with it: nobody else could write meanwhile. False if messages stand before that of which it cannot be
+    /// told whether they went with it.
+    pub(super) fn abort(&mut self, xid: u32) -> io::Result<bool> {
+        let Some(sub) = self.subs.as_mut().and_then(|subs| subs.abort(xid)) else { return Ok(!self.in_doubt) };
+        if sub.in_doubt {
+            return Ok(false);
+        }
         self.writer = self.xid;
+        self.in_doubt = false;
         self.spool.truncate(sub.length)?;
         self.entries = sub.entries;
         self.change_count = sub.change_count;
         self.described.truncate(sub.described as usize);
         self.truncated.truncate(sub.truncated as usize);
-        Ok(())
+        Ok(true)
+    }
+
+    /// A message was streamed. The server names the transaction for it, whichever sub-transaction wrote it.
+    pub(super) fn streams_message(&mut self, xid: u32) {
+        self.in_doubt |= xid == self.xid;
     }
 
     /// Whether there is nothing to deliver.
@@ -225,6 +241,8 @@ struct Sub {
     change_count: u64,
     described: u32,
     truncated: u32,
+    /// What stands before its first change may be its own.
+    in_doubt: bool,
 }
 
 impl Subs {

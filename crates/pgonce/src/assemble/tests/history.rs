@@ -2,6 +2,8 @@
 //! any depth, rolled back or not; with descriptions of relations as pgoutput's own memory of them demands.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 
@@ -115,14 +117,25 @@ struct Server {
     id: u32,
     events: Vec<Event>,
     expected: Vec<(CommitLsn, Vec<(u32, Item)>)>,
+    /// The session has ended: what is streamed has to be sent as a whole.
+    in_doubt: bool,
 }
 
 const TIME: PgTime = PgTime(800_000_000_000_000);
 
 impl Server {
     fn send(&mut self, message: &Message<'_>) {
+        if self.in_doubt {
+            return;
+        }
         let bytes = encoded(message);
-        let assembled = self.assembler.push(&bytes).unwrap();
+        let assembled = match self.assembler.push(&bytes) {
+            Err(AssembleError::MessagesInDoubt { .. }) => {
+                self.in_doubt = true;
+                return;
+            }
+            assembled => assembled.unwrap(),
+        };
         Event::of(assembled, true, &self.assembler, &mut self.events);
     }
 
@@ -411,6 +424,7 @@ fn digest_of_whole(items: &[(u32, Item)], commit: CommitLsn) -> Digest {
         id: 0,
         events: Vec::new(),
         expected: Vec::new(),
+        in_doubt: false,
     };
     let end = EndLsn(Lsn(commit.0.0 + 8));
     server.send(&Message::Begin { final_lsn: commit, commit_time: TIME, xid: 77 });
@@ -438,6 +452,7 @@ fn run(scripts: Vec<Script>, turns: &[usize], memory: usize) {
         id: 0,
         events: Vec::new(),
         expected: Vec::new(),
+        in_doubt: false,
     };
     let mut running: Vec<Running> = (1u32..)
         .zip(scripts)
@@ -484,6 +499,9 @@ fn run(scripts: Vec<Script>, turns: &[usize], memory: usize) {
             }
         }
         r.step(&mut server);
+        if server.in_doubt {
+            return;
+        }
         let open = running.iter().any(|r| !r.ended && (r.begun || r.prepared.is_some()));
         assert_eq!((server.assembler.is_open(), server.assembler.is_sending()), (open, false));
         for event in server.events.drain(..) {
@@ -649,5 +667,45 @@ fn what_cannot_come_at_its_place_is_refused() {
         let (last, before) = outcomes.split_last().unwrap();
         assert!(before.iter().all(Result::is_ok), "{messages:?}");
         assert!(matches!(last, Err(AssembleError::Misplaced { .. })), "{messages:?}: {last:?}");
+    }
+}
+
+/// A streamed message carries the transaction's id, whichever sub-transaction wrote it.
+#[test]
+fn messages_that_may_have_been_rolled_back_are_not_delivered_a12() {
+    let message = |xid: u32| {
+        Message::LogicalMessage(LogicalMessageBody {
+            stream_xid: Some(xid),
+            transactional: true,
+            lsn: Lsn(7),
+            prefix: "p",
+            content: b"m",
+        })
+    };
+    let insert = |xid: u32| {
+        let row = Box::leak(Box::new(row(0, 3, 5)));
+        Message::Insert { stream_xid: Some(xid), relation: 1, new: row.tuple() }
+    };
+    let abort = |sub_xid: u32| Message::StreamAbort { xid: 5, sub_xid, abort_lsn: None, abort_time: None };
+    // What stands behind the first change of a sub-transaction is its own, and goes with it.
+    for (sent, in_doubt) in [
+        (vec![message(5)], true),
+        (vec![message(5), insert(6)], true),
+        (vec![insert(5), message(5), insert(6), message(5)], true),
+        (vec![insert(6), message(5), insert(6)], false),
+        (vec![message(5), insert(5), insert(6), message(5)], false),
+        (vec![message(6)], false),
+    ] {
+        let told = Arc::new(AtomicBool::new(false));
+        let mut assembler = Assembler::new(SpillSettings::default()).telling_of_doubt(Arc::clone(&told));
+        push(&mut assembler, &Message::StreamStart { xid: 5, first: true }).unwrap();
+        push(&mut assembler, &relation(Some(5), 1, 0, Box::leak(Box::new(columns(0))))).unwrap();
+        for message in &sent {
+            push(&mut assembler, message).unwrap();
+        }
+        push(&mut assembler, &Message::StreamStop).unwrap();
+        let aborted = push(&mut assembler, &abort(6));
+        assert_eq!(matches!(aborted, Err(AssembleError::MessagesInDoubt { xid: 5 })), in_doubt, "{sent:?}");
+        assert_eq!(told.load(Ordering::Relaxed), in_doubt);
     }
 }
