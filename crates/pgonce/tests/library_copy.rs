@@ -498,3 +498,49 @@ async fn a_table_that_is_to_be_copied_again_is_begun_anew_beside_the_stream() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_column_that_is_added_before_a_table_is_copied_comes_with_the_copy_and_one_behind_it_is_asked_about() {
+    in_both_modes(async |case| {
+        case.options.jobs = 1.try_into().unwrap();
+        case.sink.look(|p| p.hold = Some("b"));
+        let running = case.start();
+        eventually("it stands between two tables", || async { case.sink.is_held() && case.sink.is_complete("a") })
+            .await;
+        running.kill().await;
+        case.sql("UPDATE b SET t = 'older' WHERE id = 1").await;
+        case.sql("ALTER TABLE b DROP COLUMN n, ADD COLUMN x int; UPDATE b SET x = id WHERE id < 10").await;
+        case.sink.look(|p| p.hold = None);
+        case.drained().await.unwrap();
+        case.sql("UPDATE b SET x = 1 WHERE id = 2; ALTER TABLE c ADD COLUMN x int; INSERT INTO c VALUES (0, 0, '', 7)")
+            .await;
+        case.drained().await.unwrap();
+        case.sink.assert_same("b", rows_at(&case.source, "b", "id,t,x").await, case.mode);
+        assert_eq!(case.sink.look(|p| p.changed.clone()), ["c"], "{}", case.mode);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d4_a_sink_that_takes_no_copy_any_more_refuses_a_table_that_joins_by_name() {
+    in_both_modes(async |case| {
+        case.drained().await.unwrap();
+        case.sink.look(|p| p.takes_none = true);
+        case.options.start = StartMode::GoForward;
+        case.one_write(1).await;
+        case.drained().await.unwrap();
+        case.assert_same().await;
+        case.sql("CREATE TABLE late (id int PRIMARY KEY); ALTER PUBLICATION p ADD TABLE late").await;
+        for _ in 0..2 {
+            let refused = case.drained().await.unwrap_err();
+            assert_eq!(refused.code(), "unsupported");
+            assert!(refused.to_string().contains("public.late"), "{refused}");
+        }
+        assert!(case.sink.rows("late").is_empty());
+        case.sink.look(|p| p.takes_none = false);
+        case.sql("INSERT INTO late VALUES (1)").await;
+        case.drained().await.unwrap();
+        case.sink.assert_same("late", rows_at(&case.source, "late", "id").await, case.mode);
+    })
+    .await;
+}
