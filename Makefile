@@ -34,12 +34,14 @@ test-matrix: PGONCE_TEST_PG = $(PGONCE_MATRIX_PG)
 test-matrix: setup
 	PGONCE_MATRIX_PG=$(PGONCE_MATRIX_PG) scripts/test-matrix $(TESTS)
 
-# What takes hours: 500 round trips, 100 kills of the copy, five thousand tables, thirty minutes of fuzzing. In parts
-# whose results are kept in target/soak/; goes on where it ended.
+# What takes hours: 500 round trips, 100 kills of the copy, five thousand tables, thirty minutes of fuzzing, 200
+# kills of running flows, 1.8 GB in one transaction. In parts whose results are kept in target/soak/; goes on where it ended.
 soak: setup
 	scripts/setup soak
 	$(if $(FRESH),rm -rf target/soak)
 	PGONCE_SOAK_PARTS=$(PARTS) cargo test -p pgonce-cli --no-fail-fast --test roundtrip --test large -- --ignored --nocapture --test-threads=1 soak_
+	PGONCE_SOAK_PARTS=$(PARTS) cargo test -p pgonce-cli --test endurance -- --ignored --nocapture --test-threads=1 soak_
+	PGONCE_SOAK_PARTS=$(PARTS) cargo test -p pgonce-witness --test faults -- --ignored --nocapture --test-threads=1 soak_
 	cargo test -p pgonce-cli --test joins -- --ignored --nocapture --test-threads=1
 	PGONCE_SOAK_PARTS=$(PARTS) cargo test -p pgonce --no-fail-fast --test fuzz -- --ignored --nocapture --test-threads=1 soak_
 

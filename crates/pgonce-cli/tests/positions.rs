@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use pgonce::position::Lsn;
-use pgonce_testkit::{Cluster, Direction, KillCount, Proxy, Random, Workload, majors};
+use pgonce_testkit::{Cluster, DataCopy, Direction, KillCount, Proxy, Random, Workload, majors};
 
 const LOGGED: &str = "SELECT count(*) FROM witness_log";
 
@@ -97,13 +97,13 @@ async fn a18_a_target_restored_from_an_older_copy_and_a19_a_slot_moved_by_hand_a
 
         // The target goes back in time.
         flow.target.stop_fast().await.unwrap();
-        let older = DataCopy::of(&flow.target);
+        let older = DataCopy::of(&flow.target).unwrap();
         flow.target.start().await.unwrap();
         transactions(&flow, 19, 50).await;
         flow.assert_witnesses().await;
         let confirmed = flow.confirmed_flush().await;
         flow.target.stop_fast().await.unwrap();
-        older.restore(&flow.target);
+        older.restore(&flow.target).unwrap();
         flow.target.start().await.unwrap();
         assert!(flow.stored().await < confirmed);
         let told = refused_for_good(&flow, "data_gap", 4).await;
@@ -167,13 +167,13 @@ async fn a20_a_promoted_source_goes_on_where_it_left_above_the_applied_position_
 
         // Promoted below what was applied, and its WAL grown past it.
         flow.source.stop_fast().await.unwrap();
-        let older = DataCopy::of(&flow.source);
+        let older = DataCopy::of(&flow.source).unwrap();
         flow.source.start().await.unwrap();
         transactions(&flow, 4, 50).await;
         flow.assert_witnesses().await;
         let applied = flow.stored().await;
         flow.source.stop_fast().await.unwrap();
-        older.restore(&flow.source);
+        older.restore(&flow.source).unwrap();
         promote(&flow.source).await;
         refused_for_good(&flow, "timeline_diverged", 5).await;
         grow_past(&flow, applied).await;
@@ -190,13 +190,13 @@ async fn a6_a_source_restored_to_an_earlier_point_of_its_own_timeline_is_refused
         transactions(&flow, 1, 30).await;
         flow.assert_witnesses().await;
         flow.source.stop_fast().await.unwrap();
-        let older = DataCopy::of(&flow.source);
+        let older = DataCopy::of(&flow.source).unwrap();
         flow.source.start().await.unwrap();
         transactions(&flow, 2, 100).await;
         flow.assert_witnesses().await;
         let applied = flow.stored().await;
         flow.source.stop_fast().await.unwrap();
-        older.restore(&flow.source);
+        older.restore(&flow.source).unwrap();
         flow.source.start().await.unwrap();
         refused_for_good(&flow, "source_changed", 5).await;
         grow_past(&flow, applied).await;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use pgonce_testkit::majors;
 use tokio::sync::Semaphore;
 use trip::kills::kills_of_the_copy;
-use trip::parts::parts;
+use trip::parts::{parts, reason};
 use trip::{Counts, kept, round_trip};
 
 /// How many seeds are under way at a time.
@@ -45,13 +45,6 @@ async fn run(trips: Vec<(u64, u32)>) -> Result<Counts, String> {
         }
     }
     if failed.is_empty() { Ok(counts) } else { Err(format!("{} seeds failed\n{}", failed.len(), failed.join("\n"))) }
-}
-
-/// What a test that panicked has said.
-fn reason(error: tokio::task::JoinError) -> String {
-    let why = error.into_panic();
-    let text = why.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    why.downcast_ref::<String>().cloned().or(text).unwrap_or_else(|| "see above".to_owned())
 }
 
 /// Seeds, each on one of the majors in turn.

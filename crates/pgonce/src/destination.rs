@@ -178,6 +178,12 @@ pub trait Destination: Send {
         async { Ok(()) }
     }
 
+    /// All that comes again has come: once in a session, before anything is acknowledged in it. A source that has not
+    /// sent what it must have has another history, and is refused ([`Reason::SourceChanged`]).
+    fn came_again(&mut self) -> impl Future<Output = Result<(), Stop>> + Send {
+        async { Ok(()) }
+    }
+
     /// The source has been told that everything below this point is durable: it does not send it again.
     fn acknowledged(&mut self, boundary: Boundary) {
         let _ = boundary;

@@ -156,15 +156,16 @@ impl Frontier {
     /// The source has sent everything below `point`. Counts only if nothing lies `open` below it: a transaction that
     /// has begun and not ended, or is prepared and not settled.
     pub fn reported(&mut self, point: Boundary, open: bool) {
-        self.passed |= self.stored <= Some(point);
         if !open {
             self.reported = self.reported.max(Some(point));
+            self.passed |= self.stored <= Some(point);
         }
     }
 
     /// The source has sent every transaction that commits below `point`. One may lie open that will commit behind it.
     pub fn sent(&mut self, point: Boundary) {
         self.sent = self.sent.max(Some(point));
+        self.passed |= self.stored <= Some(point);
     }
 
     /// A transaction is prepared. Its prepare record starts at `prepare`: nothing behind that may be acknowledged
@@ -218,7 +219,7 @@ impl Frontier {
     ///
     /// Nothing is, until this session has gone past what was stored before it.
     pub fn acknowledge(&mut self) -> Option<Durable<Boundary>> {
-        if !self.passed || self.pending.front().and_then(|p| p.commit).is_some_and(|commit| !self.is_new(commit)) {
+        if !self.has_passed() {
             return None;
         }
         let safe = self.persisted.max(self.durable.map(EndLsn::as_boundary)).min(self.attested)?;
@@ -227,6 +228,11 @@ impl Frontier {
             self.acknowledged = Some(safe);
             Durable::proved(safe)
         })
+    }
+
+    /// Whether this session has gone past what was stored before it, and what came again has been written.
+    pub fn has_passed(&self) -> bool {
+        self.passed && self.pending.front().and_then(|p| p.commit).is_none_or(|commit| self.is_new(commit))
     }
 
     fn is_new(&self, commit: CommitLsn) -> bool {

@@ -15,6 +15,7 @@ mod cut;
 pub mod described;
 pub mod destination;
 pub mod flow;
+mod flowing;
 pub mod frontier;
 pub mod group;
 pub mod guarantee;

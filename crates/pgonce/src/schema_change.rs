@@ -1,8 +1,8 @@
 //! How a table that the stream describes differs from what it was before. No I/O here.
 //!
-//! Columns are compared by name. Their order tells more than it seems to: PostgreSQL sends columns in the order in which
-//! they were made, and a new one always comes last. So a column with a new name between two that have kept theirs was
-//! renamed; and columns that have changed places were dropped and made anew, or have exchanged their names.
+//! Columns are compared by name. Their order tells more than it seems to: PostgreSQL sends columns in the order in
+//! which they were made, and a new one always comes last. So a column with a new name between two that have kept theirs
+//! was renamed; and columns that have changed places were dropped and made anew, or have exchanged their names.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;

@@ -397,6 +397,9 @@ fn what_was_stored_is_acknowledged_when_it_has_come_again_and_was_compared() {
     assert_eq!(frontier.acknowledge(), None, "shown and not compared");
     frontier.handed_over(CommitLsn(Lsn(20)));
     frontier.made_durable(EndLsn(Lsn(25)));
+    assert!(!frontier.has_passed(), "what is being sent may commit below");
+    assert_eq!(frontier.acknowledge(), None);
+    frontier.sent(boundary(30));
     assert_eq!(frontier.acknowledge().map(|d| d.position()), Some(boundary(25)));
 }
 

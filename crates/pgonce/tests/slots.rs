@@ -493,3 +493,80 @@ async fn a_heartbeat_that_may_not_be_written_is_told_once_and_with_the_grant() {
         running.stop().await.unwrap();
     }
 }
+
+/// A standby of `primary`, from a copy of its files, without its slots.
+async fn standby(primary: &Cluster) -> Cluster {
+    use std::os::unix::fs::{MetadataExt, chown};
+    let standby = Cluster::builder(primary.major()).name("standby").start().await.unwrap();
+    standby.stop_fast().await.unwrap();
+    primary.stop_fast().await.unwrap();
+    let data = standby.data_dir();
+    let owner = std::fs::metadata(&data).unwrap();
+    std::fs::remove_dir_all(&data).unwrap();
+    let copied = std::process::Command::new("cp").arg("-a").arg(primary.data_dir()).arg(&data).status();
+    assert!(copied.unwrap().success());
+    for slot in std::fs::read_dir(data.join("pg_replslot")).unwrap() {
+        std::fs::remove_dir_all(slot.unwrap().path()).unwrap();
+    }
+    let signal = data.join("standby.signal");
+    std::fs::write(&signal, "").unwrap();
+    chown(&signal, Some(owner.uid()), Some(owner.gid())).unwrap();
+    primary.start().await.unwrap();
+    let primary_conninfo = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", primary.port());
+    standby.set_conf("primary_conninfo", &primary_conninfo).await.unwrap();
+    standby.set_conf("primary_slot_name", "standby").await.unwrap();
+    standby.set_conf("hot_standby_feedback", "on").await.unwrap();
+    standby.start().await.unwrap();
+    standby
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a20_a_standby_that_is_not_promoted_is_refused_and_goes_on_when_it_is_where_the_slot_was_synchronised() {
+    for major in each_major() {
+        let synchronises = major >= 17;
+        let (primary, client) = with_t(major).await;
+        let failover = if synchronises { ", true" } else { "" };
+        let make = format!(
+            "SELECT pg_create_physical_replication_slot('standby', true), \
+             pg_create_logical_replication_slot('pgonce_test', 'pgoutput', false, false{failover})"
+        );
+        client.batch_execute(&make).await.unwrap();
+        let (new, begun) = (MemorySink::default(), MemorySink::default());
+        run_until_now(flow(&primary), &begun).await.unwrap();
+        let origin = begun.remembered().origins.pop().unwrap();
+        assert_eq!((origin.failover, origin.created), (synchronises, false));
+
+        drop(client);
+        let standby = standby(&primary).await;
+        let client = primary.connect("postgres").await.unwrap();
+        let there = standby.connect("postgres").await.unwrap();
+        let words = if synchronises {
+            let sql = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'pgonce_test' AND NOT temporary";
+            let synced = || async {
+                // The slot has to be ahead of what the standby has of the catalogs.
+                client.batch_execute("SELECT pg_log_standby_snapshot()").await.unwrap();
+                run_until_now(flow(&primary), &begun).await.unwrap();
+                let _ = there.batch_execute("SELECT pg_sync_replication_slots()").await;
+                there.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == 1
+            };
+            eventually("the slot is synchronised", synced).await;
+            "has not been promoted"
+        } else {
+            "this server is a standby, and does not have it"
+        };
+        let stop = refused(|| flow(&standby), [&new, &begun], "slot_unusable", words).await;
+        assert!(stop.hint().contains("pg_promote()"), "{}", stop.hint());
+
+        drop(client);
+        primary.stop_fast().await.unwrap();
+        there.batch_execute("SELECT pg_promote()").await.unwrap();
+        if synchronises {
+            there.batch_execute("INSERT INTO t VALUES (1, 1, 'promoted')").await.unwrap();
+            run_until_now(flow(&standby), &begun).await.unwrap();
+            assert_eq!(begun.changes(), ["I t 1,1,promoted"]);
+            assert_eq!(begun.remembered().origins.pop().unwrap().timeline, 2);
+        } else {
+            refused(|| flow(&standby), [&begun, &begun], "data_gap", "does not exist").await;
+        }
+    }
+}

@@ -227,7 +227,7 @@ impl Drop for Flow {
 }
 
 /// A `pgonce run` in the background, killed when it is dropped: a test that fails leaves none behind.
-pub struct Run(Child);
+pub struct Run(pub Child);
 
 impl Deref for Run {
     type Target = Child;
@@ -281,32 +281,6 @@ impl Run {
         assert_eq!(status.code(), Some(0));
         begun.elapsed()
     }
-}
-
-/// A copy of a stopped cluster's data directory.
-pub struct DataCopy(PathBuf);
-
-impl DataCopy {
-    /// Copies the data directory, beside it.
-    pub fn of(cluster: &Cluster) -> DataCopy {
-        assert_eq!(cluster.pid(), None, "a server that runs cannot be copied");
-        let copy = cluster.folder().join("copy");
-        copy_folder(&cluster.data_dir(), &copy);
-        DataCopy(copy)
-    }
-
-    /// Puts the copy back in place of the stopped cluster's data directory: the cluster goes back in time.
-    pub fn restore(&self, cluster: &Cluster) {
-        assert_eq!(cluster.pid(), None, "a server that runs cannot be restored");
-        std::fs::remove_dir_all(cluster.data_dir()).unwrap();
-        copy_folder(&self.0, &cluster.data_dir());
-    }
-}
-
-fn copy_folder(from: &Path, to: &Path) {
-    // With owner and rights.
-    let copied = Command::new("cp").arg("-a").arg(from).arg(to).output().unwrap();
-    assert!(copied.status.success(), "{}", said(&copied));
 }
 
 /// Waits until `met` holds, and fails with `what` if it never does.

@@ -71,3 +71,11 @@ pub async fn parts<T: serde::Serialize>(name: &str, number: u64, run: impl Async
     }
     assert!(failed.is_empty(), "{name}: parts {failed:?} of {number} failed; {} has why", folder().display());
 }
+
+/// What a task that panicked has said.
+#[allow(dead_code, reason = "not every soak runs its parts as tasks")]
+pub fn reason(error: tokio::task::JoinError) -> String {
+    let why = error.into_panic();
+    let text = why.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    why.downcast_ref::<String>().cloned().or(text).unwrap_or_else(|| "see above".to_owned())
+}

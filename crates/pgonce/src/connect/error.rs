@@ -277,7 +277,11 @@ fn server(error: &ServerError) -> ConnectErrorKind {
         ("28P01", _) => permanent("authentication_password", "correct the password, or the user"),
         (_, "28") => permanent("authentication_refused", "let this user, database, address and TLS in by pg_hba.conf"),
         ("3D000", _) => permanent("database_missing", "correct dbname, or create the database"),
-        ("42501", _) => permanent("privilege_missing", "grant the role what the message names"),
+        ("42501", _) => permanent(
+            "privilege_missing",
+            "give the role what it lacks: on a source ALTER ROLE ... REPLICATION; elsewhere GRANT CONNECT ON DATABASE \
+             ... TO ...; look into the server's log",
+        ),
         _ => permanent("server_refused", "look up the SQLSTATE, and look into the server's log"),
     }
 }

@@ -21,7 +21,7 @@ use self::window::{Comparison, Window};
 use crate::checkpoint_store::CheckpointStore;
 use crate::described::Described;
 use crate::destination::{Destination, Stored as StoredState, Written};
-use crate::flow::{Binding, IdlePoint, SourceIdentity, StartMode, StoredFlow};
+use crate::flow::{Binding, IdlePoint, SlotOrigin, SourceIdentity, StartMode, StoredFlow};
 use crate::piece::{CopyPlan, Format, TableCopy};
 use crate::position::{Boundary, Checkpoint};
 use crate::published::tables_of;
@@ -47,6 +47,8 @@ pub struct Kept<K> {
     acknowledged: Option<Boundary>,
     /// Tables whose changes are to be left out from now on.
     left: Vec<u32>,
+    /// What comes again in this session, against what was written.
+    comparison: Comparison,
 }
 
 #[derive(Debug)]
@@ -65,7 +67,6 @@ struct Inner<K> {
 struct Session {
     source: SourceIdentity,
     bound: Option<(FlowRecord, PositionRecord)>,
-    comparison: Comparison,
     schemas: Schemas,
     scope: Scope,
 }
@@ -90,7 +91,16 @@ impl<K: Keeping> Kept<K> {
         let (takes_copy, takes_prepared) = (keeping.sink().takes_copy(), keeping.sink().takes_prepared());
         let inner = Inner { flow: flow.clone(), keeping, sessions: 0, session: None, fault: None };
         let inner = Arc::new(Mutex::new(inner));
-        Kept { flow, inner, session: 0, takes_copy, takes_prepared, acknowledged: None, left: Vec::new() }
+        Kept {
+            flow,
+            inner,
+            session: 0,
+            takes_copy,
+            takes_prepared,
+            acknowledged: None,
+            left: Vec::new(),
+            comparison: Comparison::default(),
+        }
     }
 
     /// The flow's name.
@@ -109,13 +119,8 @@ impl<K: Keeping> Inner<K> {
         let flow = self.load(FLOW, FlowRecord::decode).await?;
         let position = self.load(POSITION, PositionRecord::decode).await?;
         let schema = self.load(SCHEMA, Schemas::decode).await?;
-        let mut session = Session {
-            source: source.clone(),
-            bound: None,
-            comparison: Comparison::default(),
-            schemas: Schemas::default(),
-            scope: Scope::default(),
-        };
+        let mut session =
+            Session { source: source.clone(), bound: None, schemas: Schemas::default(), scope: Scope::default() };
         let (flow, position) = match (flow, position) {
             (None, None) => {
                 self.session = Some(session);
@@ -145,7 +150,14 @@ impl<K: Keeping> Inner<K> {
         session.scope = flow.scope();
         session.bound = Some((flow, position));
         // The next number: an older process that is still at work cannot write any more, where the store compares.
-        self.write(&mut session, &[], false).await?;
+        self.write(&mut session, &[], false).await.map_err(|stop| match stop.reason() {
+            // What was on its way when another process ended has come in between: it is read again.
+            Reason::Fenced { flow, .. } => {
+                let what = format!("the state of flow {flow} has changed since it was read");
+                Reason::SinkBusy { what }.into()
+            }
+            _ => stop,
+        })?;
         self.session = Some(session);
         Ok(StoredState::Flow(stored))
     }
@@ -332,8 +344,12 @@ impl<K: Keeping + 'static> Destination for Kept<K> {
         let checkpoint = position.checkpoint.map(|c| c.commit);
         let (seen, new) = group.split_at(group.partition_point(|t| Some(t.commit()) <= checkpoint));
         for transaction in seen {
-            position.window.compare(&mut session.comparison, transaction)?;
+            position.window.compare(&mut self.comparison, transaction)?;
             session.schemas.recall(transaction);
+        }
+        if !new.is_empty() {
+            position.window.came_before(&self.comparison, u64::MAX)?;
+            self.comparison.end();
         }
         if let Some(boundary) = self.acknowledged {
             position.window.acknowledged(boundary);
@@ -395,9 +411,25 @@ impl<K: Keeping + 'static> Destination for Kept<K> {
         published.clone_into(&mut flow.binding.published);
         // Another publication may send other changes of the same transaction.
         position.window.forget();
+        self.comparison.end();
         let carried = flow.carried();
         session.scope.carry(carried);
         inner.write(&mut session, &[], true).await?;
+        inner.session = Some(session);
+        Ok(())
+    }
+
+    async fn origin(&mut self, origin: &SlotOrigin) -> Result<(), Stop> {
+        self.comparison = Comparison::from(Boundary(origin.confirmed_flush));
+        Ok(())
+    }
+
+    async fn came_again(&mut self) -> Result<(), Stop> {
+        let mut inner = self.inner.lock().await;
+        let session = inner.take()?;
+        if let Some((_, position)) = &session.bound {
+            position.window.came_before(&self.comparison, u64::MAX)?;
+        }
         inner.session = Some(session);
         Ok(())
     }

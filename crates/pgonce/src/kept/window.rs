@@ -11,10 +11,11 @@ use crate::stop::{Reason, Stop};
 use crate::transaction::{Digest, Transaction};
 
 /// The last writes: of each, its first and last transaction, how many it had, and a digest over all of them.
-/// Transactions without changes do not count: a server sends them or not.
+/// Transactions without changes do not count (a server sends them or not), nor do those that were prepared first (their
+/// commit may come again alone).
 ///
-/// What has been acknowledged does not come again and is forgotten; of what has not, the last [`Window::MAX`] writes
-/// are kept.
+/// What has been acknowledged does not come again and is forgotten, but for the last write: a source that was restored
+/// to an earlier point begins before it. Of what has not been acknowledged, the last [`Window::MAX`] writes are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Window {
     writes: VecDeque<Entry>,
@@ -32,10 +33,11 @@ struct Entry {
 /// How far a redelivery has been compared. Begins anew with each session.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
-    /// The transactions of the write that is being compared, so far.
-    run: Option<Run>,
-    /// The commit LSN of the last transaction that came.
-    last: Option<u64>,
+    /// Whatever commits here or behind comes again, or has come: where the stream begins, and then behind each
+    /// transaction that came.
+    next: u64,
+    /// The transactions of the write that is being compared, so far, and the last one that it has.
+    run: Option<(Run, u64)>,
 }
 
 struct Run {
@@ -71,7 +73,7 @@ impl Window {
 
     /// These transactions are written together.
     pub(super) fn wrote(&mut self, transactions: &[Transaction]) {
-        let counted = || transactions.iter().filter(|transaction| transaction.change_count() > 0);
+        let counted = || transactions.iter().filter(|transaction| counts(transaction));
         let (Some(first), Some(last)) = (counted().next(), counted().next_back()) else { return };
         let mut run = Run::new();
         counted().for_each(|transaction| run.add(transaction));
@@ -87,9 +89,10 @@ impl Window {
         });
     }
 
-    /// Everything below `boundary` does not come again.
+    /// Everything below `boundary` does not come again from a source with the same history.
     pub(super) fn acknowledged(&mut self, boundary: Boundary) {
-        while self.writes.front().is_some_and(|entry| EndLsn(Lsn(entry.end)).as_boundary() <= boundary) {
+        let done = |entry: &Entry| EndLsn(Lsn(entry.end)).as_boundary() <= boundary;
+        while self.writes.len() > 1 && self.writes.front().is_some_and(done) {
             self.writes.pop_front();
         }
     }
@@ -99,25 +102,24 @@ impl Window {
         self.writes.clear();
     }
 
-    /// Compares a transaction that comes again. They come in commit order, and from some point on all of them.
+    /// Compares a transaction that comes again. They come in commit order, and from where the stream begins all of
+    /// them.
     pub(super) fn compare(&self, comparison: &mut Comparison, again: &Transaction) -> Result<(), Stop> {
-        if again.change_count() == 0 {
+        if !counts(again) {
             return Ok(());
         }
         let commit = again.commit().0.0;
-        let before = comparison.last.replace(commit);
+        self.came_before(comparison, commit)?;
+        comparison.next = commit + 1;
         let at = self.writes.partition_point(|entry| entry.last < commit);
-        let Some(entry) = self.writes.get(at) else { return Ok(()) };
-        let conflict = |found: String| {
-            let (commit, xid, stored) = (again.commit(), again.xid(), entry.digest.clone());
-            Err(Reason::RedeliveryConflict { commit, xid, stored, found }.into())
+        let Some(entry) = self.writes.get(at).filter(|entry| entry.first <= commit) else {
+            // What lies before all that is known may have been written; what lies between or behind was not.
+            return if at == 0 { Ok(()) } else { Err(other_history(commit, "it was never written")) };
         };
         if commit == entry.first {
-            comparison.run = Some(Run::new());
-        } else if commit > entry.first && before.is_some_and(|before| before < entry.first) {
-            return conflict("nothing where its first transaction was".to_owned());
+            comparison.run = Some((Run::new(), entry.last));
         }
-        let Some(run) = &mut comparison.run else { return Ok(()) };
+        let Some((run, _)) = &mut comparison.run else { return Ok(()) };
         run.add(again);
         if commit != entry.last {
             return Ok(());
@@ -125,10 +127,53 @@ impl Window {
         let (count, found) = (run.count, run.digest());
         comparison.run = None;
         if comparable(&found, &entry.digest) && (count, &found) != (entry.count, &entry.digest) {
-            return conflict(found);
+            let (commit, xid, stored) = (again.commit(), again.xid(), entry.digest.clone());
+            return Err(Reason::RedeliveryConflict { commit, xid, stored, found }.into());
         }
         Ok(())
     }
+
+    /// Everything that was written, commits before `end` and comes again has come.
+    pub(super) fn came_before(&self, comparison: &Comparison, end: u64) -> Result<(), Stop> {
+        if let Some((_, last)) = &comparison.run
+            && *last < end
+        {
+            return Err(other_history(*last, "it was written, and did not come again"));
+        }
+        let at = self.writes.partition_point(|entry| entry.first < comparison.next);
+        match self.writes.get(at) {
+            Some(entry) if entry.first < end => {
+                Err(other_history(entry.first, "it was written, and did not come again"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Comparison {
+    /// Of a session in which whatever commits at `from` or behind is sent.
+    pub(super) fn from(from: Boundary) -> Comparison {
+        Comparison { next: from.0.0, run: None }
+    }
+
+    /// Nothing that was written comes any more.
+    pub(super) fn end(&mut self) {
+        *self = Comparison { next: u64::MAX, run: None };
+    }
+}
+
+/// Whether a transaction is compared.
+fn counts(transaction: &Transaction) -> bool {
+    transaction.change_count() > 0 && transaction.gid().is_none()
+}
+
+fn other_history(commit: u64, what: &str) -> Stop {
+    let what = format!(
+        "of the transaction with commit LSN {}, behind which the flow stands, it has another history ({what}): it was \
+         restored to an earlier point and has grown past it",
+        Lsn(commit)
+    );
+    Reason::SourceChanged { what }.into()
 }
 
 /// Whether two digests are of one version.

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use tokio::io::ReadHalf;
 use tokio::task::JoinHandle;
 
 use super::feedback::Feedback;
 use super::queue::Queue;
 use super::reader_thread::ReaderThread;
-use super::rhythm::Rhythm;
+use super::rhythm::{GULP_MAX, Rhythm};
 use super::session::{Streaming, broken, frame_stop, server_stop};
 use crate::assemble::Assembler;
 use crate::connect::frame::FrameReader;
@@ -101,13 +102,27 @@ struct Reading {
 impl Reading {
     async fn run(mut self, queue: &Queue) -> Stop {
         let mut events = Vec::new();
-        let mut read = 0;
+        let mut gulp = 0;
         // Since when events are held back.
         let mut held: Option<Instant> = None;
         loop {
             let taken = self.take_buffered(&mut events);
+            // Whatever more is there (a read through TLS brings a record or two) belongs to the gulp.
+            if taken.is_ok() && (1..GULP_MAX).contains(&gulp) {
+                match self.frames.fill(&mut self.read).now_or_never() {
+                    Some(Ok(more)) => {
+                        gulp += more;
+                        continue;
+                    }
+                    Some(Err(error)) => {
+                        queue.put(&mut events).await;
+                        return frame_stop(error);
+                    }
+                    None => {}
+                }
+            }
             let now = Instant::now();
-            let pause = if taken.is_ok() { self.rhythm.after_read(read, now) } else { None };
+            let pause = if taken.is_ok() { self.rhythm.after_gulp(gulp, now) } else { None };
             // Whoever takes the events is not woken for each gulp: that would take time away from the walsender.
             let hold = pause.is_some() && !events.is_empty() && now - *held.get_or_insert(now) < HOLD;
             if !hold {
@@ -124,8 +139,8 @@ impl Reading {
                 std::thread::sleep(pause);
             }
             let patience = if events.is_empty() { self.silence_max } else { HOLD };
-            read = match tokio::time::timeout(patience, self.frames.fill(&mut self.read)).await {
-                Ok(Ok(read)) => read,
+            gulp = match tokio::time::timeout(patience, self.frames.fill(&mut self.read)).await {
+                Ok(Ok(count)) => count,
                 Ok(Err(error)) => {
                     queue.put(&mut events).await;
                     return frame_stop(error);

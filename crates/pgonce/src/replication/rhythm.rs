@@ -42,6 +42,9 @@ const BEHIND: i64 = 20_000;
 /// walsender has to wait for the reader.
 const WANTED: std::ops::Range<usize> = 16 << 10..48 << 10;
 
+/// So much is read without a pause; there is more.
+pub(super) const GULP_MAX: usize = 256 << 10;
+
 const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(1));
 
 impl Rhythm {
@@ -72,8 +75,8 @@ impl Rhythm {
         }
     }
 
-    /// Everything that a read has brought was looked at; it was so many bytes. How long to stay away now?
-    pub(super) fn after_read(&mut self, bytes: usize, now: Instant) -> Option<Duration> {
+    /// Everything that was there has been read and looked at; it was so many bytes. How long to stay away now?
+    pub(super) fn after_gulp(&mut self, bytes: usize, now: Instant) -> Option<Duration> {
         let elapsed = now.saturating_duration_since(self.since);
         if elapsed >= WINDOW {
             let messages = u128::from(self.messages);
@@ -88,7 +91,7 @@ impl Rhythm {
                 self.pause = (self.pause * 5 / 4).min(PAUSES.1);
             }
         }
-        self.paused = self.fast && self.is_behind();
+        self.paused = self.fast && self.is_behind() && bytes < GULP_MAX;
         self.paused.then_some(self.pause)
     }
 
@@ -127,7 +130,7 @@ mod tests {
                 self.rhythm.message(committed + lag, message);
             }
             self.now += after;
-            self.rhythm.after_read(bytes, self.now)
+            self.rhythm.after_gulp(bytes, self.now)
         }
 
         fn reads(&mut self, count: u32, after: Duration, bytes: usize, lag: i64) -> Option<Duration> {
@@ -176,7 +179,7 @@ mod tests {
         let mut pieces = |messages: u32, message: &[u8]| {
             (0..messages).for_each(|_| stream.rhythm.message(1_000_000, message));
             stream.now += 100 * MICROS;
-            stream.rhythm.after_read(30_000, stream.now)
+            stream.rhythm.after_gulp(30_000, stream.now)
         };
         let paused = (0..200).fold(None, |_, _| pieces(20, b"S\0\0\0\x07\x01"));
         assert!(paused.is_some());

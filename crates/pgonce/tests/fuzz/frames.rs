@@ -15,8 +15,9 @@ use frame::{FrameError, FrameReader, MESSAGE_BYTES_MAX};
 #[allow(dead_code, reason = "only what reads is under test")]
 mod frame;
 
-/// What a reader may take, however little arrives: one read, and as much again while the buffer grows.
-const BASE: usize = 256 << 10;
+/// What a reader may take, however little arrives: one read, and as much again while the buffer grows. With and without
+/// gulps.
+const BASE: [usize; 2] = [256 << 10, 1 << 20];
 
 /// Eight bytes say how the stream is cut into reads, and one how it is read; the others are the stream.
 pub fn frames_input(cuts: [u8; 8], how: u8, stream: &[u8]) -> Vec<u8> {
@@ -27,14 +28,18 @@ pub fn frames(input: &[u8]) {
     let Some((cuts, rest)) = input.split_first_chunk::<8>() else { return };
     let Some((&how, stream)) = rest.split_first() else { return };
     let max = [MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX, 64, 1_000][usize::from(how & 3)];
-    let peeks = how & 4 != 0;
+    let (peeks, gulps) = (how & 4 != 0, how & 8 != 0);
     let mut arriving = Arriving { stream, cuts: *cuts, reads: 0 };
     let mut reader = FrameReader::new(max);
+    if gulps {
+        reader.read_in_gulps();
+    }
+    let base = BASE[usize::from(gulps)];
     let (mut expected, mut held) = (stream, 0_isize);
     loop {
         let (frame, peak, kept) = measured(|| next(&mut reader, &mut arriving, peeks));
         assert!(
-            held.saturating_add_unsigned(peak) <= (BASE + 4 * stream.len()) as isize,
+            held.saturating_add_unsigned(peak) <= (base + 4 * stream.len()) as isize,
             "{peak} bytes more than {held} for a stream of {}",
             stream.len()
         );

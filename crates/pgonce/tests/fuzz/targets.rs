@@ -1,7 +1,7 @@
 //! What a fuzzer calls: each target takes any bytes, and panics if a promise is broken.
 //!
 //! Memory is counted by the allocator, so a program that includes this file makes `PeakAlloc` its global one.
-#![allow(dead_code, reason = "each program uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each program uses its own part")]
 
 #[path = "assembler.rs"]
 mod assembler;

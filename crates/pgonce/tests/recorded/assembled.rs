@@ -9,7 +9,7 @@ use pgonce::transaction::{Change, Transaction};
 use super::model::Committed;
 
 /// The transaction that a message has completed.
-pub fn transaction(assembled: Assembled) -> Option<Transaction> {
+pub fn transaction(assembled: Assembled<'_>) -> Option<Transaction> {
     match assembled {
         Assembled::Transaction(transaction) => Some(transaction),
         Assembled::Settled { transaction, .. } => transaction,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use pgonce::heartbeat;
 use pgonce::pgoutput::{Decoder, LogicalMessageBody, Message, encode::encoded};
 
 /// A transaction that has committed.
@@ -35,14 +36,33 @@ struct Pending {
     /// No more comes of it but how it is settled.
     prepared: bool,
     origin: Option<String>,
-    /// Each with the subtransaction that it belongs to.
-    changes: Vec<(u32, Vec<u8>)>,
+    written: Vec<Written>,
+}
+
+#[derive(Debug)]
+struct Written {
+    /// The transaction or subtransaction that it belongs to.
+    xid: u32,
+    /// A change or a message; none for a description of a relation.
+    change: Option<Vec<u8>>,
+    /// It came behind something that was rolled back, so it must be rolled back too before the transaction commits:
+    /// both are of one subtransaction that has the other within.
+    doomed: bool,
 }
 
 impl Pending {
-    fn committed(self, xid: u32, commit: u64, end: u64) -> Said {
-        let changes = self.changes.into_iter().map(|change| change.1).collect();
-        Said::Committed(Committed { xid, commit, end, origin: self.origin, changes })
+    fn committed(self, xid: u32, commit: u64, end: u64) -> Result<Said, Nonsense> {
+        if self.written.iter().any(|written| written.doomed) {
+            return Err(Nonsense);
+        }
+        let changes = self.written.into_iter().filter_map(|written| written.change).collect();
+        Ok(Said::Committed(Committed { xid, commit, end, origin: self.origin, changes }))
+    }
+
+    fn roll_back(&mut self, sub_xid: u32) {
+        let first = self.written.iter().position(|written| written.xid == sub_xid).unwrap_or(self.written.len());
+        self.written[first..].iter_mut().for_each(|written| written.doomed = true);
+        self.written.retain(|written| written.xid != sub_xid);
     }
 }
 
@@ -79,33 +99,33 @@ impl Model {
             Message::StreamPrepare { xid, .. } => self.streamed(xid)?.prepared = true,
             Message::Commit { commit, end, .. } => {
                 let xid = self.open.take().ok_or(Nonsense)?;
-                return Ok(self.ended(xid, false)?.committed(xid, commit.0.0, end.0.0));
+                return self.ended(xid, false)?.committed(xid, commit.0.0, end.0.0);
             }
             Message::StreamCommit { xid, commit, end, .. } => {
-                return Ok(self.ended(xid, false)?.committed(xid, commit.0.0, end.0.0));
+                return self.ended(xid, false)?.committed(xid, commit.0.0, end.0.0);
             }
             Message::CommitPrepared { xid, commit, end, .. } => {
-                return Ok(self.ended(xid, true)?.committed(xid, commit.0.0, end.0.0));
+                return self.ended(xid, true)?.committed(xid, commit.0.0, end.0.0);
             }
             Message::RollbackPrepared { xid, .. } => drop(self.ended(xid, true)?),
             Message::StreamAbort { xid, sub_xid, .. } if xid == sub_xid => drop(self.ended(xid, false)?),
-            Message::StreamAbort { xid, sub_xid, .. } => {
-                let changes = &mut self.streamed(xid)?.changes;
-                // Subtransactions inside it have been rolled back before, and nobody else can have written meanwhile.
-                let first = changes.iter().position(|change| change.0 == sub_xid).unwrap_or(changes.len());
-                if changes.drain(first..).any(|change| change.0 != sub_xid) {
-                    return Err(Nonsense);
+            Message::StreamAbort { xid, sub_xid, .. } => self.streamed(xid)?.roll_back(sub_xid),
+            Message::Origin { name, .. } => self.current()?.1.origin = Some(name.to_owned()),
+            Message::Type { .. } => {}
+            Message::Relation(body) => {
+                if let (Some(xid), Ok((_, pending))) = (body.stream_xid, self.current()) {
+                    pending.written.push(Written { xid, change: None, doomed: false });
                 }
             }
-            Message::Origin { name, .. } => self.current()?.1.origin = Some(name.to_owned()),
-            Message::Relation(_) | Message::Type { .. } => {}
             Message::LogicalMessage(LogicalMessageBody { transactional: false, lsn, .. }) => {
                 return Ok(Said::Alone(lsn.0));
             }
+            // Of a heartbeat its transaction is all there is to see.
+            Message::LogicalMessage(body) if body.prefix == heartbeat::PREFIX => drop(self.current()?),
             change => {
                 let (top, pending) = self.current()?;
                 let xid = change.stream_xid().unwrap_or(top);
-                pending.changes.push((xid, encoded(&unstreamed(change))));
+                pending.written.push(Written { xid, change: Some(encoded(&unstreamed(change))), doomed: false });
             }
         }
         Ok(Said::Nothing)

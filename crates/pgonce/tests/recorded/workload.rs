@@ -56,20 +56,23 @@ const SMALL: &[&str] = &[
     "INSERT INTO plain VALUES (3, 0, 'conflict') ON CONFLICT (id) DO UPDATE SET n = 5, t = excluded.t",
     "INSERT INTO plain VALUES (3, 0, 'nothing'), (4, 4, 'new') ON CONFLICT DO NOTHING",
     "COPY plain FROM PROGRAM 'printf \"20\\t1\\tone\\n21\\t\\\\\\\\N\\ttwo\\n22\\t3\\t\\\\\\\\N\\n\"'",
-    "INSERT INTO kinds VALUES (1, 'glad', 7, '{1,NULL,3}', '\\x00ff10', 123456789.125, '2026-01-02 03:04:05.678901+00', \
-     '12345678-9abc-def0-1234-56789abcdef0', '-Infinity', '{\"k\": [1, null]}', 'zehn', true, \
-     'postgres=r/postgres'); INSERT INTO kinds (id) VALUES (2)",
+    "INSERT INTO kinds VALUES (1, 'glad', 7, '{1,NULL,3}', '\\x00ff10', 123456789.125, \
+     '2026-01-02 03:04:05.678901+00', '12345678-9abc-def0-1234-56789abcdef0', '-Infinity', '{\"k\": [1, null]}', \
+     'zehn', true, 'postgres=r/postgres'); INSERT INTO kinds (id) VALUES (2)",
     "UPDATE kinds SET m = 'sad', n = 'NaN', ts = 'infinity', b = '' WHERE id = 1",
     "INSERT INTO full_row VALUES (1, 'one'), (NULL, NULL), (3, 'three')",
     "UPDATE full_row SET b = 'uno' WHERE a = 1; DELETE FROM full_row WHERE a IS NULL",
     "INSERT INTO by_index VALUES (1, 'k', 'c'), (2, 'l', 'd')",
-    "UPDATE by_index SET c = 'e' WHERE a = 1; UPDATE by_index SET b = 'm' WHERE a = 2; DELETE FROM by_index WHERE a = 1",
-    "INSERT INTO two_keys VALUES (1, 'x', 5); UPDATE two_keys SET c = 6; UPDATE two_keys SET a = 2; DELETE FROM two_keys",
+    "UPDATE by_index SET c = 'e' WHERE a = 1; UPDATE by_index SET b = 'm' WHERE a = 2; \
+     DELETE FROM by_index WHERE a = 1",
+    "INSERT INTO two_keys VALUES (1, 'x', 5); UPDATE two_keys SET c = 6; UPDATE two_keys SET a = 2; \
+     DELETE FROM two_keys",
     "INSERT INTO no_identity VALUES (1), (NULL)",
     "INSERT INTO toasted VALUES (1, 1, repeat('b', 2040), 'o'), (2, 2, NULL, NULL)",
     "UPDATE toasted SET n = 5; UPDATE toasted SET other = NULL WHERE id = 1",
     "UPDATE toasted SET id = 3 WHERE id = 1",
-    "ALTER TABLE toasted REPLICA IDENTITY FULL; UPDATE toasted SET n = 6 WHERE id = 3; DELETE FROM toasted WHERE id = 2",
+    "ALTER TABLE toasted REPLICA IDENTITY FULL; UPDATE toasted SET n = 6 WHERE id = 3; \
+     DELETE FROM toasted WHERE id = 2",
     "INSERT INTO toasted_key VALUES (repeat('k', 2040), 1); UPDATE toasted_key SET n = 2",
     "INSERT INTO no_columns DEFAULT VALUES",
     "INSERT INTO wide (id, c20) VALUES (1, 20); UPDATE wide SET c40 = 40",
@@ -153,6 +156,20 @@ pub async fn run(cluster: &Cluster, barrier: &Barrier) {
     on_a("BEGIN; SAVEPOINT s; INSERT INTO kinds (id, m) VALUES (88, 'sad')").await;
     fill_a().await;
     on_a("ROLLBACK TO s; INSERT INTO kinds (id, m) VALUES (89, 'glad')").await;
+    fill_a().await;
+    on_a("COMMIT").await;
+
+    // Subtransactions that ended well inside one that was rolled back.
+    on_a(
+        "BEGIN; INSERT INTO plain VALUES (180, 'kept'); SAVEPOINT s; INSERT INTO plain VALUES (181, 'gone'); \
+          SAVEPOINT t; INSERT INTO plain VALUES (182, 'gone'); RELEASE t; INSERT INTO plain VALUES (183, 'gone')",
+    )
+    .await;
+    fill_a().await;
+    on_a("SAVEPOINT u; INSERT INTO plain VALUES (184, 'gone'); RELEASE u; INSERT INTO plain VALUES (185, 'gone')")
+        .await;
+    fill_a().await;
+    on_a("ROLLBACK TO s; INSERT INTO plain VALUES (186, 'kept')").await;
     fill_a().await;
     on_a("COMMIT").await;
 
