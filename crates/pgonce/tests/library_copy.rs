@@ -336,13 +336,13 @@ async fn d4_a_table_that_joins_is_copied_beside_the_stream() {
     in_both_modes(async |case| {
         let running = case.start();
         eventually("all is copied", || async { case.sink.look(|p| p.complete.len()) == 5 }).await;
-        case.sql("CREATE TABLE late (id int PRIMARY KEY, t text); INSERT INTO late SELECT i, 'x' FROM generate_series(1, 3000) i")
-            .await;
+        case.sql("CREATE TABLE late (id int PRIMARY KEY, t text)").await;
+        case.sql("INSERT INTO late SELECT i, 'x' FROM generate_series(1, 3000) i").await;
         let load = Load::start(case).await;
         case.sql("ALTER PUBLICATION p ADD TABLE late").await;
         for id in 0..50 {
-            case.sql(&format!("UPDATE late SET t = t || 'y' WHERE id % 50 = {id}; DELETE FROM late WHERE id = {id} * 3"))
-                .await;
+            case.sql(&format!("UPDATE late SET t = t || 'y' WHERE id % 50 = {id}")).await;
+            case.sql(&format!("DELETE FROM late WHERE id = {id} * 3")).await;
         }
         eventually("it is copied", || async { case.sink.is_complete("late") }).await;
         load.end().await;
@@ -403,7 +403,8 @@ async fn values_of_every_character_empty_tables_and_tables_without_columns_come_
                  decode(lpad(to_hex(i % 256), 2, '0'), 'hex'), ARRAY[i / 8.0, NULL]
                  FROM generate_series(1, 900) i;
              INSERT INTO odd VALUES (-1, NULL, '', '', NULL, NULL), (-2, '\\N', 'N', '\\', '', '{}'),
-                 (-3, '\\.', E'\\\\.\\n', NULL, '\\x00', NULL), (-4, E'\\\\x41\\r\\n\\b\\f\\v', chr(128512), '', NULL, NULL);
+                 (-3, '\\.', E'\\\\.\\n', NULL, '\\x00', NULL),
+                 (-4, E'\\\\x41\\r\\n\\b\\f\\v', chr(128512), '', NULL, NULL);
              ALTER PUBLICATION p ADD TABLE odd, empty, nothing",
         )
         .await;
@@ -415,7 +416,8 @@ async fn values_of_every_character_empty_tables_and_tables_without_columns_come_
         same().await;
         assert!(case.sink.is_complete("empty") && case.sink.rows("nothing").len() == 2);
         // The sink holds every relation of the stream against that of the copy.
-        case.sql("UPDATE odd SET t = u, u = t; INSERT INTO empty VALUES (1, E'a\\\\\\n'); DELETE FROM odd WHERE id = 7").await;
+        case.sql("UPDATE odd SET t = u, u = t; DELETE FROM odd WHERE id = 7").await;
+        case.sql("INSERT INTO empty VALUES (1, E'a\\\\\\n')").await;
         case.drained().await.unwrap();
         same().await;
     })
@@ -425,7 +427,8 @@ async fn values_of_every_character_empty_tables_and_tables_without_columns_come_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn column_lists_row_filters_and_generated_columns_are_those_of_the_stream() {
     in_both_modes(async |case| {
-        case.sql("CREATE TABLE g (id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED, t text)").await;
+        let twice = "twice int GENERATED ALWAYS AS (n * 2) STORED";
+        case.sql(&format!("CREATE TABLE g (id int PRIMARY KEY, n int, {twice}, t text)")).await;
         case.sql("INSERT INTO g (id, n, t) SELECT i, i, 'x' || i FROM generate_series(1, 100) i").await;
         let major = case.cluster.major();
         // A list of columns may name generated ones from version 18 on.
@@ -438,16 +441,19 @@ async fn column_lists_row_filters_and_generated_columns_are_those_of_the_stream(
         case.drained().await.unwrap();
         let table = format!("g WHERE {condition}");
         case.sink.assert_same("g", rows_at(&case.source, &table, columns).await, case.mode);
-        case.sql("UPDATE g SET n = n + 1; INSERT INTO g (id, n) VALUES (200, 3), (-1, 3); UPDATE g SET id = 1000 WHERE id = 10")
-            .await;
+        case.sql("UPDATE g SET n = n + 1; INSERT INTO g (id, n) VALUES (200, 3), (-1, 3)").await;
+        case.sql("UPDATE g SET id = 1000 WHERE id = 10").await;
         case.drained().await.unwrap();
         case.sink.assert_same("g", rows_at(&case.source, &table, columns).await, case.mode);
         if major >= 18 {
             let case = Case::new(major, case.mode).await;
             case.sql("ALTER PUBLICATION p SET (publish_generated_columns = stored)").await;
-            case.sql("CREATE TABLE g (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED,
+            case.sql(
+                "CREATE TABLE g (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED,
                       v int GENERATED ALWAYS AS (id * 3) VIRTUAL); ALTER PUBLICATION p ADD TABLE g;
-                      INSERT INTO g (id) SELECT generate_series(1, 9)").await;
+                      INSERT INTO g (id) SELECT generate_series(1, 9)",
+            )
+            .await;
             for id in 10..12 {
                 case.drained().await.unwrap();
                 case.sink.assert_same("g", rows_at(&case.source, "g", "id,twice").await, case.mode);
