@@ -144,9 +144,9 @@ pub trait Sink: Send {
 /// A sink that stores where the flow stands in the same atomic write as the data.
 ///
 /// Its [`write`](Sink::write) stores [`Batch::state`] together with the transactions: both, or, whatever is killed,
-/// neither. A batch without transactions holds state alone. The same holds of a copy: [`CopiedRows::state`] is one write
-/// with the rows, and [`CopiedTable::state`] with the removal of those that were there: then no row of a table is there
-/// twice, whatever is killed.
+/// neither. A batch without transactions holds state alone. The same holds of a copy: [`CopiedRows::state`] is one
+/// write with the rows, and [`CopiedTable::state`] with the removal of those that were there: then no row of a table is
+/// there twice, whatever is killed.
 pub trait AtomicSink: Sink {
     /// The bytes that were stored last under this name ([`Record::name`]); `None` if there never were any.
     ///
