@@ -298,7 +298,8 @@ mod tests {
 
         #[test]
         fn whatever_comes_is_refused_or_is_what_copy_to_would_write(
-            data in proptest::collection::vec(prop_oneof![odd_byte(), Just(b'\t'), Just(b'\n')], 0..60), columns in 0u16..4,
+            data in proptest::collection::vec(prop_oneof![odd_byte(), Just(b'\t'), Just(b'\n')], 0..60),
+            columns in 0u16..4,
         ) {
             if let Ok(rows) = decode(columns, &data, &[]) {
                 prop_assert_eq!(encode(&rows), data);

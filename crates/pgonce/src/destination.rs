@@ -55,8 +55,8 @@ pub trait Destination: Send {
         true
     }
 
-    /// Whether it takes transactions when they are prepared, and how they were settled. Where it does not, a source that
-    /// yields them is refused before anything is connected.
+    /// Whether it takes transactions when they are prepared, and how they were settled. Where it does not, a source
+    /// that yields them is refused before anything is connected.
     fn takes_prepared(&self) -> bool {
         false
     }

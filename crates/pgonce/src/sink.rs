@@ -13,6 +13,8 @@ use std::future::Future;
 use std::io;
 
 pub use crate::copied::{CopiedRows, CopiedTable};
+use crate::flow::SlotOrigin;
+use crate::logical_message::LogicalMessage;
 use crate::schema_change::{SchemaChange, SchemaDecision};
 use crate::source::SourceIdentity;
 use crate::sql_error::stop_from_sql;
@@ -77,7 +79,8 @@ pub trait Sink: Send {
     /// Whether it takes transactions when they are prepared for a two-phase commit, and how they were settled
     /// ([`Kind`](crate::transaction::Kind)). The source has to be told, too:
     /// [`TwoPhase::Seen`](crate::assemble::TwoPhase::Seen). A prepared transaction has to be as durable as a committed
-    /// one: it does not come again at its commit.
+    /// one: it does not come again at its commit. One that the sink does not know at its commit was lost: that is a
+    /// permanent error.
     fn takes_prepared(&self) -> bool {
         false
     }
@@ -90,6 +93,35 @@ pub trait Sink: Send {
     /// [`SinkError::refused`] stops the flow before a position has been believed, and so does the next start.
     fn accept_source(&mut self, source: &SourceIdentity) -> impl Future<Output = Result<(), SinkError>> + Send {
         let _ = source;
+        async { Ok(()) }
+    }
+
+    /// Where the stream will really begin, at every connect, before anything is copied or written. A sink that holds
+    /// more, or less, than what comes before this position may refuse it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`accept_source`](Sink::accept_source).
+    fn accept_origin(&mut self, origin: &SlotOrigin) -> impl Future<Output = Result<(), SinkError>> + Send {
+        let _ = origin;
+        async { Ok(()) }
+    }
+
+    /// Whether it takes messages of `pg_logical_emit_message` that belong to no transaction. Those in a transaction
+    /// come as its changes, in any case.
+    fn wants_messages(&self) -> bool {
+        false
+    }
+
+    /// Makes such a message durable, in stream order: everything before it has been written, and nothing behind it.
+    /// At least once, whatever is composed: it may come again after a crash, with the same
+    /// [`lsn`](LogicalMessage::lsn), by which a repetition is told.
+    ///
+    /// # Errors
+    ///
+    /// As for [`write`](Sink::write).
+    fn message(&mut self, message: &LogicalMessage) -> impl Future<Output = Result<(), SinkError>> + Send {
+        let _ = message;
         async { Ok(()) }
     }
 
@@ -112,9 +144,9 @@ pub trait Sink: Send {
 /// A sink that stores where the flow stands in the same atomic write as the data.
 ///
 /// Its [`write`](Sink::write) stores [`Batch::state`] together with the transactions: both, or, whatever is killed,
-/// neither. A batch without transactions holds state alone. The same holds of a copy: [`CopiedRows::state`] is one write
-/// with the rows, and [`CopiedTable::state`] with the removal of those that were there: then no row of a table is there
-/// twice, whatever is killed.
+/// neither. A batch without transactions holds state alone. The same holds of a copy: [`CopiedRows::state`] is one
+/// write with the rows, and [`CopiedTable::state`] with the removal of those that were there: then no row of a table is
+/// there twice, whatever is killed.
 pub trait AtomicSink: Sink {
     /// The bytes that were stored last under this name ([`Record::name`]); `None` if there never were any.
     ///

@@ -12,10 +12,12 @@ use pgonce::checkpoint_store::{FileStore, PostgresStore};
 use pgonce::destination::{Destination, StartMode};
 use pgonce::guarantee::{Guarantee, Repeat};
 use pgonce::kept::Kept;
+use pgonce::logical_message::LogicalMessage;
 use pgonce::pipeline::{Finished, GroupLimits, Pipeline, PipelineOptions, Until};
+use pgonce::position::Lsn;
 use pgonce::sink::{AtomicSink, Batch, Sink, SinkError};
 use pgonce::slot_source::{SlotSettings, SlotSource};
-use pgonce::source::SourceIdentity;
+use pgonce::source::{SlotOrigin, SourceIdentity};
 use pgonce::transaction::Transaction;
 use pgonce_testkit::Cluster;
 use tokio_postgres::Client;
@@ -35,6 +37,10 @@ struct Persisted {
     refuses: bool,
     takes_prepared: bool,
     kinds: Vec<String>,
+    /// Messages outside transactions: how many transactions were there before, prefix and content.
+    messages: Vec<(usize, String, Vec<u8>)>,
+    origins: Vec<Lsn>,
+    refuses_origin: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -79,6 +85,29 @@ impl Sink for Memory {
 
     fn takes_prepared(&self) -> bool {
         self.0.lock().unwrap().takes_prepared
+    }
+
+    fn wants_messages(&self) -> bool {
+        true
+    }
+
+    async fn message(&mut self, message: &LogicalMessage) -> Result<(), SinkError> {
+        self.set(|m| {
+            let before = m.transactions.len();
+            if m.fail_before > 0 {
+                m.fail_before -= 1;
+                return Err(SinkError::transient("told to fail before"));
+            }
+            m.messages.push((before, message.prefix.clone(), message.content.to_vec()));
+            Ok(())
+        })
+    }
+
+    async fn accept_origin(&mut self, origin: &SlotOrigin) -> Result<(), SinkError> {
+        self.set(|m| {
+            m.origins.push(origin.boundary.0);
+            if m.refuses_origin { Err(SinkError::refused("not from there")) } else { Ok(()) }
+        })
     }
 
     async fn accept_source(&mut self, source: &SourceIdentity) -> Result<(), SinkError> {
@@ -274,5 +303,55 @@ async fn a_sink_that_asks_sees_prepared_transactions_and_how_they_were_settled_a
             }
             assert_eq!(memory.set(|m| m.kinds.len()), 5, "{mode} on {major}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_outside_transactions_come_in_their_place_whatever_the_batches_are() {
+    for major in each_major() {
+        in_each_mode(major, async |cluster, client, mode| {
+            let directory = tempfile::tempdir().unwrap();
+            let memory = Memory::default();
+            drain(cluster, mode, &memory, directory.path(), go_forward()).await;
+            insert(client, 0..3).await;
+            let emit = "SELECT pg_logical_emit_message(false, 'app', '\\x00ff'::bytea)";
+            client.batch_execute(emit).await.unwrap();
+            insert(client, 3..5).await;
+            memory.set(|m| m.fail_before = 1);
+            let limits = GroupLimits { delay: Duration::from_millis(300), ..GroupLimits::default() };
+            let options = PipelineOptions { group: limits, ..go_forward() };
+            drain(cluster, mode, &memory, directory.path(), options).await;
+            assert_eq!(memory.changes(), inserted(0..5), "{mode} on {major}");
+            let messages = memory.set(|m| m.messages.clone());
+            assert_eq!(messages, [(3, "app".to_owned(), vec![0, 255])], "{mode} on {major}");
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_is_told_where_the_stream_begins_at_every_connect_and_may_refuse() {
+    for major in each_major() {
+        in_each_mode(major, async |cluster, client, mode| {
+            let directory = tempfile::tempdir().unwrap();
+            let memory = Memory::default();
+            drain(cluster, mode, &memory, directory.path(), go_forward()).await;
+            insert(client, 0..2).await;
+            drain(cluster, mode, &memory, directory.path(), go_forward()).await;
+            drain(cluster, mode, &memory, directory.path(), go_forward()).await;
+            let origins = memory.set(|m| m.origins.clone());
+            assert!(origins.len() >= 3 && origins.is_sorted(), "{mode} on {major}: {origins:?}");
+            memory.set(|m| m.refuses_origin = true);
+            for _ in 0..2 {
+                let source = slot_source(&cluster.url("postgres"), "p");
+                let store = FileStore::new(directory.path());
+                let stop = match mode {
+                    "atomic" => Running::with(source, Kept::effect_once("f", memory.clone()), go_forward()),
+                    _ => Running::with(source, Kept::at_least_once("f", memory.clone(), store), go_forward()),
+                };
+                assert_eq!(stop.ended().await.unwrap_err().code(), "sink_refused", "{mode} on {major}");
+            }
+        })
+        .await;
     }
 }

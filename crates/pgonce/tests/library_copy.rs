@@ -80,9 +80,15 @@ impl Case {
         {
             self.sink.assert_same(table, rows_at(&self.source, table, columns).await, &case);
         }
+        self.assert_described();
         let slots = "SELECT count(*) FROM pg_replication_slots WHERE temporary";
         let left: i64 = self.source.query_one(slots, &[]).await.unwrap().get(0);
         assert_eq!(left, 0, "no temporary slot is left: {case}");
+    }
+
+    /// What the copy says of a table is what the stream says: nothing looks like a change of it.
+    fn assert_described(&self) {
+        assert_eq!(self.sink.look(|p| p.changed.clone()), [""; 0]);
     }
 
     async fn one_write(&self, number: i32) {
@@ -336,13 +342,13 @@ async fn d4_a_table_that_joins_is_copied_beside_the_stream() {
     in_both_modes(async |case| {
         let running = case.start();
         eventually("all is copied", || async { case.sink.look(|p| p.complete.len()) == 5 }).await;
-        case.sql("CREATE TABLE late (id int PRIMARY KEY, t text); INSERT INTO late SELECT i, 'x' FROM generate_series(1, 3000) i")
-            .await;
+        case.sql("CREATE TABLE late (id int PRIMARY KEY, t text)").await;
+        case.sql("INSERT INTO late SELECT i, 'x' FROM generate_series(1, 3000) i").await;
         let load = Load::start(case).await;
         case.sql("ALTER PUBLICATION p ADD TABLE late").await;
         for id in 0..50 {
-            case.sql(&format!("UPDATE late SET t = t || 'y' WHERE id % 50 = {id}; DELETE FROM late WHERE id = {id} * 3"))
-                .await;
+            case.sql(&format!("UPDATE late SET t = t || 'y' WHERE id % 50 = {id}")).await;
+            case.sql(&format!("DELETE FROM late WHERE id = {id} * 3")).await;
         }
         eventually("it is copied", || async { case.sink.is_complete("late") }).await;
         load.end().await;
@@ -403,7 +409,8 @@ async fn values_of_every_character_empty_tables_and_tables_without_columns_come_
                  decode(lpad(to_hex(i % 256), 2, '0'), 'hex'), ARRAY[i / 8.0, NULL]
                  FROM generate_series(1, 900) i;
              INSERT INTO odd VALUES (-1, NULL, '', '', NULL, NULL), (-2, '\\N', 'N', '\\', '', '{}'),
-                 (-3, '\\.', E'\\\\.\\n', NULL, '\\x00', NULL), (-4, E'\\\\x41\\r\\n\\b\\f\\v', chr(128512), '', NULL, NULL);
+                 (-3, '\\.', E'\\\\.\\n', NULL, '\\x00', NULL),
+                 (-4, E'\\\\x41\\r\\n\\b\\f\\v', chr(128512), '', NULL, NULL);
              ALTER PUBLICATION p ADD TABLE odd, empty, nothing",
         )
         .await;
@@ -415,9 +422,11 @@ async fn values_of_every_character_empty_tables_and_tables_without_columns_come_
         same().await;
         assert!(case.sink.is_complete("empty") && case.sink.rows("nothing").len() == 2);
         // The sink holds every relation of the stream against that of the copy.
-        case.sql("UPDATE odd SET t = u, u = t; INSERT INTO empty VALUES (1, E'a\\\\\\n'); DELETE FROM odd WHERE id = 7").await;
+        case.sql("UPDATE odd SET t = u, u = t; DELETE FROM odd WHERE id = 7").await;
+        case.sql("INSERT INTO empty VALUES (1, E'a\\\\\\n')").await;
         case.drained().await.unwrap();
         same().await;
+        case.assert_described();
     })
     .await;
 }
@@ -425,7 +434,8 @@ async fn values_of_every_character_empty_tables_and_tables_without_columns_come_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn column_lists_row_filters_and_generated_columns_are_those_of_the_stream() {
     in_both_modes(async |case| {
-        case.sql("CREATE TABLE g (id int PRIMARY KEY, n int, twice int GENERATED ALWAYS AS (n * 2) STORED, t text)").await;
+        let twice = "twice int GENERATED ALWAYS AS (n * 2) STORED";
+        case.sql(&format!("CREATE TABLE g (id int PRIMARY KEY, n int, {twice}, t text)")).await;
         case.sql("INSERT INTO g (id, n, t) SELECT i, i, 'x' || i FROM generate_series(1, 100) i").await;
         let major = case.cluster.major();
         // A list of columns may name generated ones from version 18 on.
@@ -438,21 +448,25 @@ async fn column_lists_row_filters_and_generated_columns_are_those_of_the_stream(
         case.drained().await.unwrap();
         let table = format!("g WHERE {condition}");
         case.sink.assert_same("g", rows_at(&case.source, &table, columns).await, case.mode);
-        case.sql("UPDATE g SET n = n + 1; INSERT INTO g (id, n) VALUES (200, 3), (-1, 3); UPDATE g SET id = 1000 WHERE id = 10")
-            .await;
+        case.sql("UPDATE g SET n = n + 1; INSERT INTO g (id, n) VALUES (200, 3), (-1, 3)").await;
+        case.sql("UPDATE g SET id = 1000 WHERE id = 10").await;
         case.drained().await.unwrap();
         case.sink.assert_same("g", rows_at(&case.source, &table, columns).await, case.mode);
         if major >= 18 {
             let case = Case::new(major, case.mode).await;
             case.sql("ALTER PUBLICATION p SET (publish_generated_columns = stored)").await;
-            case.sql("CREATE TABLE g (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED,
+            case.sql(
+                "CREATE TABLE g (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED,
                       v int GENERATED ALWAYS AS (id * 3) VIRTUAL); ALTER PUBLICATION p ADD TABLE g;
-                      INSERT INTO g (id) SELECT generate_series(1, 9)").await;
+                      INSERT INTO g (id) SELECT generate_series(1, 9)",
+            )
+            .await;
             for id in 10..12 {
                 case.drained().await.unwrap();
                 case.sink.assert_same("g", rows_at(&case.source, "g", "id,twice").await, case.mode);
                 case.sql(&format!("INSERT INTO g (id) VALUES ({id})")).await;
             }
+            case.assert_described();
         }
     })
     .await;
@@ -495,6 +509,63 @@ async fn a_table_that_is_to_be_copied_again_is_begun_anew_beside_the_stream() {
         case.drained().await.unwrap();
         case.assert_same().await;
         assert_eq!((case.sink.begun("a"), case.sink.begun("b")), (1, 2));
+        // One that was there from the beginning of a flow without a copy is replaced too.
+        let mut case = Case::new(case.cluster.major(), case.mode).await;
+        case.options.start = StartMode::GoForward;
+        case.drained().await.unwrap();
+        case.sql("INSERT INTO b VALUES (0, 0, 'streamed')").await;
+        case.drained().await.unwrap();
+        assert_eq!(case.sink.rows("b").len(), 1);
+        case.options.reseed = vec!["public.b".to_owned()];
+        case.drained().await.unwrap();
+        case.sink.assert_same("b", rows_at(&case.source, "b", "id,n,t").await, case.mode);
+        assert_eq!(case.sink.look(|p| p.begun.clone()), [("b".to_owned(), true)]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_column_that_is_added_before_a_table_is_copied_comes_with_the_copy_and_one_behind_it_is_asked_about() {
+    in_both_modes(async |case| {
+        case.options.jobs = 1.try_into().unwrap();
+        case.sink.look(|p| p.hold = Some("b"));
+        let running = case.start();
+        eventually("it stands between two tables", || async { case.sink.is_held() && case.sink.is_complete("a") })
+            .await;
+        running.kill().await;
+        case.sql("UPDATE b SET t = 'older' WHERE id = 1").await;
+        case.sql("ALTER TABLE b DROP COLUMN n, ADD COLUMN x int; UPDATE b SET x = id WHERE id < 10").await;
+        case.sink.look(|p| p.hold = None);
+        case.drained().await.unwrap();
+        case.sql("UPDATE b SET x = 1 WHERE id = 2; ALTER TABLE c ADD COLUMN x int; INSERT INTO c VALUES (0, 0, '', 7)")
+            .await;
+        case.drained().await.unwrap();
+        case.sink.assert_same("b", rows_at(&case.source, "b", "id,t,x").await, case.mode);
+        assert_eq!(case.sink.look(|p| p.changed.clone()), ["c"], "{}", case.mode);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d4_a_sink_that_takes_no_copy_any_more_refuses_a_table_that_joins_by_name() {
+    in_both_modes(async |case| {
+        case.drained().await.unwrap();
+        case.sink.look(|p| p.takes_none = true);
+        case.options.start = StartMode::GoForward;
+        case.one_write(1).await;
+        case.drained().await.unwrap();
+        case.assert_same().await;
+        case.sql("CREATE TABLE late (id int PRIMARY KEY); ALTER PUBLICATION p ADD TABLE late").await;
+        for _ in 0..2 {
+            let refused = case.drained().await.unwrap_err();
+            assert_eq!(refused.code(), "unsupported");
+            assert!(refused.to_string().contains("public.late"), "{refused}");
+        }
+        assert!(case.sink.rows("late").is_empty());
+        case.sink.look(|p| p.takes_none = false);
+        case.sql("INSERT INTO late VALUES (1)").await;
+        case.drained().await.unwrap();
+        case.sink.assert_same("late", rows_at(&case.source, "late", "id").await, case.mode);
     })
     .await;
 }

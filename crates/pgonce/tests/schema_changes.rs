@@ -307,6 +307,41 @@ async fn changes_inside_a_transaction_come_in_order_and_nothing_of_it_is_written
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_streamed_transaction_tells_its_changes_and_not_those_that_it_rolled_back() {
+    in_both_modes(T, async |case| {
+        case.sql("ALTER SYSTEM SET logical_decoding_work_mem = '64kB'").await;
+        case.sql("SELECT pg_reload_conf()").await;
+        case.drain().await;
+        let rows =
+            |from: u32| format!("INSERT INTO t (id, n) SELECT i, 0 FROM generate_series({from}, {from} + 1999) i");
+        case.sql(&format!(
+            "BEGIN; {}; ALTER TABLE t ADD z int; {}; SAVEPOINT s; ALTER TABLE t DROP n; INSERT INTO t (id)
+             SELECT i FROM generate_series(20001, 22000) i; ROLLBACK TO s; {}; COMMIT",
+            rows(1),
+            rows(4001),
+            rows(8001)
+        ))
+        .await;
+        let asked = "asked table public.t: column \"z\" added, of type int4";
+        case.memory.policy(Policy::Refuse);
+        for _ in 0..2 {
+            case.refused("column \"z\" added").await;
+            assert_eq!(case.memory.news(), [asked]);
+        }
+        case.memory.policy(Policy::Default);
+        case.drain().await;
+        let news = case.memory.news();
+        assert_eq!((news.len(), news[0].as_str()), (6001, asked));
+        assert_eq!((news[1].as_str(), news[6000].as_str()), ("wrote I t 1,0", "wrote I t 10000,0,NULL"));
+        case.memory.policy(Policy::Refuse);
+        case.sql("INSERT INTO t VALUES (0, 0, 0)").await;
+        case.drain().await;
+        assert_eq!(case.memory.news(), ["wrote I t 0,0,0"]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_undone_before_the_next_row_is_no_change_and_neither_is_what_only_the_server_sees() {
     let setup = "CREATE TABLE t (id int PRIMARY KEY, n int, g int GENERATED ALWAYS AS (n * 2) STORED);
                  CREATE PUBLICATION p FOR TABLE t;";

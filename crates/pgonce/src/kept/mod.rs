@@ -22,6 +22,7 @@ use crate::checkpoint_store::CheckpointStore;
 use crate::described::Described;
 use crate::destination::{Destination, Stored as StoredState, Written};
 use crate::flow::{Binding, IdlePoint, SlotOrigin, SourceIdentity, StartMode, StoredFlow};
+use crate::logical_message::LogicalMessage;
 use crate::piece::{CopyPlan, Format, TableCopy};
 use crate::position::{Boundary, Checkpoint};
 use crate::published::tables_of;
@@ -44,6 +45,7 @@ pub struct Kept<K> {
     session: u64,
     takes_copy: bool,
     takes_prepared: bool,
+    wants_messages: bool,
     acknowledged: Option<Boundary>,
     /// Tables whose changes are to be left out from now on.
     left: Vec<u32>,
@@ -88,7 +90,9 @@ impl<S: Sink, C: CheckpointStore> Kept<Stored<S, C>> {
 
 impl<K: Keeping> Kept<K> {
     fn new(flow: String, mut keeping: K) -> Kept<K> {
-        let (takes_copy, takes_prepared) = (keeping.sink().takes_copy(), keeping.sink().takes_prepared());
+        let sink = keeping.sink();
+        let (takes_copy, takes_prepared) = (sink.takes_copy(), sink.takes_prepared());
+        let wants_messages = sink.wants_messages();
         let inner = Inner { flow: flow.clone(), keeping, sessions: 0, session: None, fault: None };
         let inner = Arc::new(Mutex::new(inner));
         Kept {
@@ -97,6 +101,7 @@ impl<K: Keeping> Kept<K> {
             session: 0,
             takes_copy,
             takes_prepared,
+            wants_messages,
             acknowledged: None,
             left: Vec::new(),
             comparison: Comparison::default(),
@@ -421,7 +426,7 @@ impl<K: Keeping + 'static> Destination for Kept<K> {
 
     async fn origin(&mut self, origin: &SlotOrigin) -> Result<(), Stop> {
         self.comparison = Comparison::from(Boundary(origin.confirmed_flush));
-        Ok(())
+        Ok(self.inner.lock().await.keeping.sink().accept_origin(origin).await?)
     }
 
     async fn came_again(&mut self) -> Result<(), Stop> {
@@ -430,6 +435,19 @@ impl<K: Keeping + 'static> Destination for Kept<K> {
         if let Some((_, position)) = &session.bound {
             position.window.came_before(&self.comparison, u64::MAX)?;
         }
+        inner.session = Some(session);
+        Ok(())
+    }
+
+    fn wants_messages(&self) -> bool {
+        self.wants_messages
+    }
+
+    async fn message(&mut self, message: &LogicalMessage) -> Result<(), Stop> {
+        let mut inner = self.inner.lock().await;
+        // As with a write: after an error nothing goes on in this session.
+        let session = inner.take()?;
+        inner.keeping.sink().message(message).await?;
         inner.session = Some(session);
         Ok(())
     }

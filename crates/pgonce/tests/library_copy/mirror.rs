@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pgonce::pgoutput::{Column, Tuple};
 use pgonce::relation::Relation;
+use pgonce::schema_change::{SchemaChange, SchemaDecision};
 use pgonce::sink::{AtomicSink, Batch, CopiedRows, CopiedTable, Sink, SinkError, State};
 use pgonce::source::SourceIdentity;
 use pgonce::transaction::Change;
@@ -32,6 +33,10 @@ pub struct Persisted {
     pub truncated: Vec<Vec<String>>,
     /// Transactions without changes.
     pub empty: usize,
+    /// Changes of tables that it was asked about.
+    pub changed: Vec<String>,
+    /// Says that it takes no copy.
+    pub takes_none: bool,
     /// How long it takes to take rows.
     pub slow: Duration,
     /// Holds for ever when the copy of this table begins.
@@ -151,7 +156,15 @@ impl Sink for Mirror {
     }
 
     fn takes_copy(&self) -> bool {
-        true
+        !self.0.lock().unwrap().takes_none
+    }
+
+    async fn schema_change(&mut self, change: &SchemaChange) -> Result<SchemaDecision, SinkError> {
+        let mut persisted = self.0.lock().unwrap();
+        let after = change.after();
+        persisted.changed.push(after.name.clone());
+        persisted.copied.insert(after.name.clone(), after.clone());
+        Ok(SchemaDecision::Accept)
     }
 
     async fn begin_table(&mut self, table: &CopiedTable<'_>) -> Result<(), SinkError> {

@@ -121,7 +121,9 @@ impl Model {
                 return Ok(Said::Alone(lsn.0));
             }
             // Of a heartbeat its transaction is all there is to see.
-            Message::LogicalMessage(body) if body.prefix == heartbeat::PREFIX => drop(self.current()?),
+            Message::LogicalMessage(body) if body.prefix == heartbeat::PREFIX => {
+                self.current()?;
+            }
             change => {
                 let (top, pending) = self.current()?;
                 let xid = change.stream_xid().unwrap_or(top);
