@@ -94,7 +94,10 @@ async fn soak_two_hundred_random_kills_of_the_flow_and_its_servers_lose_nothing_
             let (hits, found) = killed.map_err(|error| format!("PostgreSQL {major}: {}", reason(error)))?;
             counts.push(json!({
                 "postgresql": major,
-                "kills": {"process": hits.process, "walsender": hits.walsender, "source": hits.source, "target": hits.target},
+                "process_kills": hits.process,
+                "walsender_ends": hits.walsender,
+                "source_crashes": hits.source,
+                "target_crashes": hits.target,
                 "transactions": found.source_transactions,
                 "lost": found.lost,
                 "duplicated": found.duplicated,

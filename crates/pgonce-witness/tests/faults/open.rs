@@ -91,7 +91,8 @@ async fn messages_x_batching_a12_messages_ride_in_their_transactions_and_alone_a
             // Between rows, and without any; streamed, and small; with a savepoint that is rolled back.
             let message = |prefix: &str, count: u32| {
                 format!(
-                    "SELECT pg_logical_emit_message(true, '{prefix}', i || repeat('x', 1000)) FROM generate_series(1, {count}) i;"
+                    "SELECT pg_logical_emit_message(true, '{prefix}', i || repeat('x', 1000))
+                     FROM generate_series(1, {count}) i;"
                 )
             };
             for sql in [

@@ -17,7 +17,10 @@ async fn soak_two_hundred_random_kills_of_a_library_flow_lose_nothing_and_write_
             let (hits, found) = killed.map_err(|error| format!("PostgreSQL {major}: {}", reason(error)))?;
             counts.push(json!({
                 "postgresql": major,
-                "kills": {"process": hits.process, "walsender": hits.walsender, "source": hits.source, "target": hits.target},
+                "process_kills": hits.process,
+                "walsender_ends": hits.walsender,
+                "source_crashes": hits.source,
+                "target_crashes": hits.target,
                 "transactions": found.source_transactions,
                 "lost": found.lost,
                 "duplicated": found.duplicated,

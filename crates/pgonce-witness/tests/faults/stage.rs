@@ -249,7 +249,8 @@ impl Flow<'_> {
     /// One transaction of many rows of the log, and a change of the mirror behind them.
     pub async fn large(&self, rows: u32) {
         let sql = format!(
-            "BEGIN; INSERT INTO witness_log SELECT nextval('witness_number'), 0, 'large' FROM generate_series(1, {rows});
+            "BEGIN; INSERT INTO witness_log SELECT nextval('witness_number'), 0, 'large'
+                 FROM generate_series(1, {rows});
              UPDATE witness_mirror SET counter = counter + 1 WHERE id = 1; COMMIT"
         );
         self.at_source(&sql).await;

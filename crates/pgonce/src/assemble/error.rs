@@ -71,8 +71,8 @@ pub enum AssembleError {
     /// A savepoint was rolled back in a transaction that is streamed, behind messages that may have gone with it: the
     /// server does not say. Sent as a whole, it comes without what was rolled back.
     #[error(
-        "a savepoint of transaction {xid} was rolled back while it was streamed, and which of its messages went with it \
-         is not said: it is asked for as a whole"
+        "a savepoint of transaction {xid} was rolled back while it was streamed, and which of its messages went with \
+         it is not said: it is asked for as a whole"
     )]
     MessagesInDoubt {
         /// Its id.
