@@ -90,10 +90,32 @@ impl RandomKills<'_> {
                 }
             }
         }
+        self.wait_for_reader(&mut process).await?;
         let status = kill::sigterm(&mut process, LAST_PATIENCE).await?;
         match status.success() {
             true => Ok(hits),
             false => Err(KitError::NotRunning { what: format!("the flow, when it was asked to end ({status})") }),
+        }
+    }
+
+    /// Waits until the slot is read: whatever was hit last has healed.
+    async fn wait_for_reader(&self, process: &mut Child) -> Result<(), KitError> {
+        let client = self.source.connect("postgres").await?;
+        let deadline = tokio::time::Instant::now() + LAST_PATIENCE;
+        let sql = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1 AND active";
+        loop {
+            let read = client.query_one(sql, &[&self.slot]).await.map_err(KitError::sql("looking at the slot"))?;
+            if read.get::<_, i64>(0) == 1 {
+                return Ok(());
+            }
+            if let Some(status) = process.try_wait().map_err(KitError::io("looking at the flow"))? {
+                return Err(KitError::NotRunning { what: format!("the flow ({status}, after the last kill)") });
+            }
+            if tokio::time::Instant::now() >= deadline {
+                let what = "a flow that reads its slot".to_owned();
+                return Err(KitError::Timeout { what, seconds: LAST_PATIENCE.as_secs() });
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
