@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::board::TableBoard;
 use crate::copied_relation;
 use crate::cut;
-use crate::destination::{Destination, Loader};
+use crate::destination::{Destination, Loader, no_copy_of_prepared};
 use crate::flow::{StartMode, StoredFlow, StoredTable};
 use crate::join::Joining;
 use crate::piece::{Format, Piece, Standing, TableCopy};
@@ -152,6 +152,9 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         tables: &[&PublishedTable],
         replaced: &HashSet<u32>,
     ) -> Result<Vec<Job>, Stop> {
+        if self.source.yields_prepared() {
+            return Err(no_copy_of_prepared());
+        }
         let standings = standings(flow, published, replaced);
         let is_fresh = |table: &&PublishedTable| standings.get(&table.oid) != Some(&Standing::Planned);
         let fresh: Vec<&PublishedTable> = tables.iter().copied().filter(is_fresh).collect();

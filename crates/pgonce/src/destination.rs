@@ -232,6 +232,14 @@ pub fn no_copy() -> Stop {
     Reason::Unsupported { what, hint: "Start it with `go-forward`.".to_owned() }.into()
 }
 
+/// The refusal of a copy beside transactions that come when they are prepared: one that was prepared before a table's
+/// boundary and committed behind it would be neither in the copy nor behind the boundary.
+pub(crate) fn no_copy_of_prepared() -> Stop {
+    let what = "tables cannot be copied by a flow that brings transactions when they are prepared".to_owned();
+    let hint = "Have them delivered when they commit (TwoPhase::AtCommit), or start with `go-forward`.".to_owned();
+    Reason::Unsupported { what, hint }.into()
+}
+
 /// What a write achieved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::board::Board;
 use crate::destination::{
-    Binding, Destination, IdlePoint, StartMode, Stored, StoredFlow, StoredTable, Written, no_copy,
+    Binding, Destination, IdlePoint, StartMode, Stored, StoredFlow, StoredTable, Written, no_copy, no_copy_of_prepared,
 };
 use crate::flowing::Flowing;
 use crate::frontier::Frontier;
@@ -248,6 +248,11 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             let what = "the destination does not take transactions when they are prepared".to_owned();
             let hint = "Have them delivered when they commit: TwoPhase::AtCommit.".to_owned();
             return Err(Reason::Unsupported { what, hint }.into());
+        }
+        if self.source.yields_prepared()
+            && (self.options.start == StartMode::Snapshot || !self.options.reseed.is_empty())
+        {
+            return Err(no_copy_of_prepared());
         }
         let limits = &self.options.group;
         if limits.transactions == 0 {

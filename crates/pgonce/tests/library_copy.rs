@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use common::*;
 use mirror::{Fault, Mirror, rows_at};
+use pgonce::assemble::TwoPhase;
 use pgonce::checkpoint_store::{CheckpointStore, FileStore};
 use pgonce::destination::StartMode;
 use pgonce::kept::Kept;
 use pgonce::pipeline::{Finished, PipelineOptions, Until};
 use pgonce::sink::{SinkError, State};
+use pgonce::slot_source::{SlotSettings, SlotSource};
 use pgonce::stop::Stop;
 use pgonce_testkit::{Cluster, witness};
 use tokio::task::JoinHandle;
@@ -568,4 +570,19 @@ async fn d4_a_sink_that_takes_no_copy_any_more_refuses_a_table_that_joins_by_nam
         case.sink.assert_same("late", rows_at(&case.source, "late", "id").await, case.mode);
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_copy_beside_transactions_that_come_when_they_are_prepared_is_refused_without_a_connection() {
+    let sink = Mirror::default();
+    sink.look(|p| p.takes_prepared = true);
+    let nowhere = connection("host=127.0.0.1 port=1 user=u dbname=d");
+    let again = PipelineOptions { start: StartMode::GoForward, reseed: vec!["public.a".to_owned()], ..options() };
+    for options in [options(), again] {
+        let mut settings = SlotSettings::new(nowhere.clone(), "s", vec!["p".to_owned()]);
+        settings.two_phase = TwoPhase::Seen;
+        let running = Running::with(SlotSource::new(settings), Kept::effect_once("f", sink.clone()), options);
+        let refused = running.ended().await.unwrap_err();
+        assert!(refused.code() == "unsupported" && refused.to_string().contains("prepared"), "{refused}");
+    }
 }

@@ -37,6 +37,8 @@ pub struct Persisted {
     pub changed: Vec<String>,
     /// Says that it takes no copy.
     pub takes_none: bool,
+    /// Takes transactions when they are prepared.
+    pub takes_prepared: bool,
     /// How long it takes to take rows.
     pub slow: Duration,
     /// Holds for ever when the copy of this table begins.
@@ -157,6 +159,10 @@ impl Sink for Mirror {
 
     fn takes_copy(&self) -> bool {
         !self.0.lock().unwrap().takes_none
+    }
+
+    fn takes_prepared(&self) -> bool {
+        self.0.lock().unwrap().takes_prepared
     }
 
     async fn schema_change(&mut self, change: &SchemaChange) -> Result<SchemaDecision, SinkError> {
