@@ -142,8 +142,13 @@ fn fits(schema: &Value, document: &Value) -> bool {
         "minimum" => document.as_u64().is_none_or(|n| n >= value.as_u64().expect("a number")),
         "maximum" => document.as_u64().is_none_or(|n| n <= value.as_u64().expect("a number")),
         "minLength" => document.as_str().is_none_or(|text| !text.is_empty()),
-        // The one pattern there is.
-        "pattern" => document.as_str().is_none_or(|text| text.contains("${") && text.contains('}')),
+        // The two patterns there are.
+        "pattern" => document.as_str().is_none_or(|text| match value.as_str() {
+            Some("^[0-9]+(kB|MB|GB|TB)$") => ["kB", "MB", "GB", "TB"].iter().any(|unit| {
+                text.strip_suffix(unit).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+            }),
+            _ => text.contains("${") && text.contains('}'),
+        }),
         "required" => {
             value.as_array().expect("a list").iter().all(|name| document.get(name.as_str().unwrap()).is_some())
         }
@@ -178,6 +183,7 @@ fn the_schema_takes_what_the_reader_takes_and_refuses_what_it_refuses() {
         "jobs: ${WHO}\nstart: ${WHO}\ncopy_schema: ${WHO}\n",
         "target: {synchronous_commit: on}\n",
         "source: {origin: none}\n",
+        "spill: {memory: 8MB, disk: 1TB}\n",
     ]
     .map(str::to_owned);
     for text in &taken {
@@ -188,6 +194,8 @@ fn the_schema_takes_what_the_reader_takes_and_refuses_what_it_refuses() {
     assert!(fits(&schema, &document("source: {url: {file: /x}}")));
     let refused = [
         "flwo: shop",
+        "spill: {memory: 8 MB}",
+        "spill: {disk: lots}",
         "source: {solt: s}",
         "source: here",
         "flow: {a: b}",
