@@ -298,7 +298,8 @@ async fn a_slow_sink_slows_the_socket_in_bounded_memory() {
     settings.queue_bytes = 8 << 20;
     let mut options = options();
     options.group.bytes = 1 << 20;
-    sink.manners.lock().unwrap().write = Duration::from_millis(200);
+    // So slow that it gets through little of what is written, however long that takes.
+    sink.manners.lock().unwrap().write = Duration::from_secs(2);
     let running = Running::start(SlotSource::new(settings), &sink, options);
     eventually("streaming", || async { running.progress.borrow().acknowledged.is_some() }).await;
     let write = "DO $$ BEGIN FOR i IN 1..600 LOOP INSERT INTO t VALUES (i, 1, repeat(md5(i::text), 3000)); \
@@ -309,8 +310,12 @@ async fn a_slow_sink_slows_the_socket_in_bounded_memory() {
     let sql = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), sent_lsn)::int8 FROM pg_stat_replication \
          WHERE application_name = 'pgonce replication'";
     let (mut unsent_max, mut waiting_max) = (0, 0);
-    while sink.applied().len() < 600 {
+    for _ in 0..50 {
         unsent_max = unsent_max.max(client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    sink.manners.lock().unwrap().write = Duration::from_millis(20);
+    while sink.applied().len() < 600 {
         waiting_max = waiting_max.max(running.progress.borrow().waiting);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
