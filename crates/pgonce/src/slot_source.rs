@@ -386,6 +386,8 @@ impl Source for SlotSource {
         resume::timeline(stored.position(), &session.identity, &history)?;
         let confirmed = resume::slot(stored, &settings.slot, state.as_ref())?;
         let filters = session.identity.server_version >= FILTERS_ORIGINS;
+        // Of a transaction in progress the server does not always tell the origin; at its commit it does.
+        let filters_here = settings.origin == OriginFilter::None && !filters;
         let spill = &settings.spill.directory;
         prepare_directory(spill)
             .map_err(|e| Reason::LocalFile { path: spill.display().to_string(), what: e.to_string() })?;
@@ -394,7 +396,7 @@ impl Source for SlotSource {
             slot: &settings.slot,
             publications: &settings.publications,
             server_version: session.identity.server_version,
-            streaming: settings.streaming == Streaming::On,
+            streaming: settings.streaming == Streaming::On && !filters_here,
             two_phase: settings.two_phase == TwoPhase::Seen,
         };
         let wal_sender_timeout = wal_sender_timeout(&session.sql.client).await?;
@@ -424,7 +426,7 @@ impl Source for SlotSource {
                 assembler: Assembler::new(settings.spill)
                     .with_two_phase(settings.two_phase)
                     .with_applied(stored.position().boundary)
-                    .leaving_out_origins(settings.origin == OriginFilter::None && !filters),
+                    .leaving_out_origins(filters_here),
                 queue_bytes: settings.queue_bytes,
                 wal_sender_timeout,
                 silence_max: silence_max(wal_sender_timeout),
