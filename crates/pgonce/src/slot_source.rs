@@ -426,6 +426,7 @@ impl Source for SlotSource {
                 assembler: Assembler::new(settings.spill)
                     .with_two_phase(settings.two_phase)
                     .with_applied(stored.position().boundary)
+                    .with_confirmed(confirmed)
                     .leaving_out_origins(filters_here),
                 queue_bytes: settings.queue_bytes,
                 wal_sender_timeout,
