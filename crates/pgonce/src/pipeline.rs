@@ -252,9 +252,10 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
         let limits = &self.options.group;
         if limits.transactions == 0 || limits.bytes == 0 {
             let what = "a group of no transactions, or of no bytes, has room for nothing".to_owned();
-            let hint = "GroupLimits::transactions is 1 for delivery per transaction, or more; GroupLimits::bytes is at \
+            let hint =
+                "GroupLimits::transactions is 1 for delivery per transaction, or more; GroupLimits::bytes is at \
                         least 1."
-                .to_owned();
+                    .to_owned();
             return Err(Reason::Unsupported { what, hint }.into());
         }
         Ok(())

@@ -346,6 +346,40 @@ async fn what_was_prepared_before_the_slot_knew_of_two_phases_is_delivered_whole
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flow_begins_to_see_prepared_transactions_only_where_nothing_comes_again() {
+    for major in each_major().into_iter().filter(|major| *major >= 15) {
+        let cluster = Cluster::builder(major).conf("max_prepared_transactions", "5").start().await.unwrap();
+        let client = cluster.connect("postgres").await.unwrap();
+        client.batch_execute(T).await.unwrap();
+        client.batch_execute(SLOT).await.unwrap();
+        let memory = Memory::default();
+        let kept = || Kept::effect_once("f", memory.clone());
+        until_now(&cluster, kept(), go_forward()).await;
+        let running = Running::with(slot_source(&cluster.url("postgres"), "p"), kept(), go_forward());
+        eventually("streaming", || async { running.progress.borrow().acknowledged.is_some() }).await;
+        client.batch_execute("BEGIN; INSERT INTO t VALUES (100, 100, 'x'); PREPARE TRANSACTION 'a'").await.unwrap();
+        // Written and not acknowledged: the session ends there, and there is no other.
+        memory.set(|m| (m.fail_after, m.refuses) = (1, true));
+        insert(&client, 0..1).await;
+        assert_eq!(running.ended().await.unwrap_err().code(), "sink_refused");
+        assert_eq!(memory.changes(), inserted(0..1), "on {major}");
+        memory.set(|m| m.refuses = false);
+        memory.set(|m| m.takes_prepared = true);
+        let mut settings = SlotSettings::new(connection(&cluster.url("postgres")), "pgonce_test", vec!["p".to_owned()]);
+        settings.two_phase = TwoPhase::Seen;
+        let refused = Running::with(SlotSource::new(settings), kept(), go_forward()).ended().await.unwrap_err();
+        assert_eq!(refused.code(), "unsupported", "on {major}: {refused}");
+        memory.set(|m| m.takes_prepared = false);
+        until_now(&cluster, kept(), go_forward()).await;
+        memory.set(|m| m.takes_prepared = true);
+        until_now(&cluster, kept(), go_forward()).await;
+        client.batch_execute("COMMIT PREPARED 'a'").await.unwrap();
+        until_now(&cluster, kept(), go_forward()).await;
+        assert_eq!(memory.changes(), [inserted(0..1), inserted(100..101)].concat(), "on {major}");
+    }
+}
+
 /// A current_thread runtime.
 #[tokio::test]
 async fn a_sink_that_blocks_the_only_thread_for_longer_than_wal_sender_timeout_keeps_its_session() {

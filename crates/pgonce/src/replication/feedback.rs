@@ -38,11 +38,7 @@ const SPACING: Duration = Duration::from_millis(100);
 
 impl Feedback {
     /// Starts the task on the connection's thread. `wal_sender_timeout` is the server's; zero means that it has none.
-    pub(crate) fn start(
-        thread: &ReaderThread,
-        write: WriteHalf<Transport>,
-        wal_sender_timeout: Duration,
-    ) -> Feedback {
+    pub(crate) fn start(thread: &ReaderThread, write: WriteHalf<Transport>, wal_sender_timeout: Duration) -> Feedback {
         let interval = match wal_sender_timeout {
             Duration::ZERO => Duration::from_secs(10),
             timeout => (timeout / 3).min(Duration::from_secs(10)),
