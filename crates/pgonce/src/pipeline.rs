@@ -255,9 +255,12 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             return Err(no_copy_of_prepared());
         }
         let limits = &self.options.group;
-        if limits.transactions == 0 {
-            let what = "a group of no transactions is never full".to_owned();
-            let hint = "GroupLimits::transactions is 1 for delivery per transaction, or more.".to_owned();
+        if limits.transactions == 0 || limits.bytes == 0 {
+            let what = "a group of no transactions, or of no bytes, has room for nothing".to_owned();
+            let hint =
+                "GroupLimits::transactions is 1 for delivery per transaction, or more; GroupLimits::bytes is at \
+                        least 1."
+                    .to_owned();
             return Err(Reason::Unsupported { what, hint }.into());
         }
         Ok(())
@@ -417,7 +420,10 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
                 self.take_joined(state, joined?).await?;
                 self.begin_round(state).await?;
             }
-            while let Some(message) = state.due_message() {
+            // Told to stop, the messages that wait are left for the next run.
+            while !*stop.borrow()
+                && let Some(message) = state.due_message()
+            {
                 tokio::select! {
                     delivered = self.destination.message(message) => delivered?,
                     () = stopped_for(stop, self.options.grace) => return Ok(Some(Finished::Stopped)),

@@ -389,7 +389,12 @@ impl Source for SlotSource {
         let history = replication.timeline_history(session.identity.timeline).await?;
         resume::timeline(stored.position(), &session.identity, &history)?;
         let confirmed = resume::slot(stored, &settings.slot, state.as_ref())?;
+        if settings.two_phase == TwoPhase::Seen {
+            begins_to_see(&settings.slot, state.as_ref(), confirmed, stored.position().boundary)?;
+        }
         let filters = session.identity.server_version >= FILTERS_ORIGINS;
+        // Of a transaction in progress the server does not always tell the origin; at its commit it does.
+        let filters_here = settings.origin == OriginFilter::None && !filters;
         let spill = &settings.spill.directory;
         prepare_directory(spill)
             .map_err(|e| Reason::LocalFile { path: spill.display().to_string(), what: e.to_string() })?;
@@ -398,7 +403,7 @@ impl Source for SlotSource {
             slot: &settings.slot,
             publications: &settings.publications,
             server_version: session.identity.server_version,
-            streaming: settings.streaming == Streaming::On && !in_doubt.load(Ordering::Relaxed),
+            streaming: settings.streaming == Streaming::On && !filters_here && !in_doubt.load(Ordering::Relaxed),
             two_phase: settings.two_phase == TwoPhase::Seen,
         };
         let wal_sender_timeout = wal_sender_timeout(&session.sql.client).await?;
@@ -429,7 +434,8 @@ impl Source for SlotSource {
                     .with_two_phase(settings.two_phase)
                     .telling_of_doubt(in_doubt)
                     .with_applied(stored.position().boundary)
-                    .leaving_out_origins(settings.origin == OriginFilter::None && !filters),
+                    .with_confirmed(confirmed)
+                    .leaving_out_origins(filters_here),
                 queue_bytes: settings.queue_bytes,
                 wal_sender_timeout,
                 silence_max: silence_max(wal_sender_timeout),
@@ -547,6 +553,20 @@ impl SlotSource {
             _ => stop,
         }
     }
+}
+
+/// A slot begins to know of two phases where it stands. What comes again from there on came otherwise before: what was
+/// delivered at its commit, or was prepared and not told of, would be taken for something else.
+fn begins_to_see(slot: &str, state: Option<&SlotState>, confirmed: Boundary, stored: Boundary) -> Result<(), Stop> {
+    if state.is_none_or(|state| state.two_phase) || confirmed >= stored {
+        return Ok(());
+    }
+    let what = format!(
+        "slot {slot} does not know of two phases and stands at {confirmed}, before what is stored ({stored}): what comes \
+         again was delivered without them"
+    );
+    let hint = "Run the flow with TwoPhase::AtCommit until it stops in good order, and then with TwoPhase::Seen.";
+    Err(Reason::Unsupported { what, hint: hint.to_owned() }.into())
 }
 
 /// A server that says nothing for so long, though it is asked now and then, is not there any more.

@@ -42,7 +42,8 @@ pub struct Transaction {
 /// What a [`Transaction`] says of the one on the source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Kind {
-    /// It committed, with these changes.
+    /// It committed, with these changes. With a [`gid`](Transaction::gid) where it was prepared first and nobody was told
+    /// of that: they are delivered at their commit, or the slot did not know of two phases yet.
     #[default]
     Committed,
     /// It was prepared, with these changes, and may yet commit or be rolled back: [`gid`](Transaction::gid) tells
@@ -115,7 +116,9 @@ impl Transaction {
         self.gid.as_deref()
     }
 
-    /// The replication origin it was applied under on the source, if it came from elsewhere.
+    /// The replication origin it was applied under on the source, if it came from elsewhere. Of one that was streamed
+    /// while in progress the source does not always say it: whoever decides by it has
+    /// [`Streaming::Off`](crate::slot_source::Streaming::Off).
     pub fn origin(&self) -> Option<&str> {
         self.origin.as_deref()
     }

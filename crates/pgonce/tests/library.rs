@@ -41,6 +41,9 @@ struct Persisted {
     messages: Vec<(usize, String, Vec<u8>)>,
     origins: Vec<Lsn>,
     refuses_origin: bool,
+    /// How long a write keeps its thread, and how long a message takes.
+    blocks: Duration,
+    message_takes: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -58,6 +61,9 @@ impl Memory {
 
 impl Sink for Memory {
     async fn write(&mut self, batch: &Batch<'_>) -> Result<(), SinkError> {
+        if !batch.transactions().is_empty() {
+            std::thread::sleep(self.set(|m| m.blocks));
+        }
         let mut persisted = self.0.lock().unwrap();
         if persisted.fail_before > 0 {
             persisted.fail_before -= 1;
@@ -92,6 +98,7 @@ impl Sink for Memory {
     }
 
     async fn message(&mut self, message: &LogicalMessage) -> Result<(), SinkError> {
+        tokio::time::sleep(self.set(|m| m.message_takes)).await;
         self.set(|m| {
             let before = m.transactions.len();
             if m.fail_before > 0 {
@@ -269,8 +276,10 @@ fn a_guarantee_is_a_value_of_what_was_composed_and_what_cannot_work_is_refused_w
     assert_eq!(atomic.guarantee(), Guarantee::EffectOnce);
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let never_full = GroupLimits { transactions: 0, ..GroupLimits::default() };
-    for options in [PipelineOptions { group: never_full, ..go_forward() }, options()] {
+    let no_transactions = GroupLimits { transactions: 0, ..GroupLimits::default() };
+    let no_bytes = GroupLimits { bytes: 0, ..GroupLimits::default() };
+    let limited = |group| PipelineOptions { group, ..go_forward() };
+    for options in [limited(no_transactions), limited(no_bytes), options()] {
         let mut pipeline = Pipeline::new(nowhere(), Kept::effect_once("f", Memory::default()), options);
         let refused = runtime.block_on(pipeline.run(tokio::sync::watch::channel(false).1));
         assert_eq!(refused.unwrap_err().code(), "unsupported");
@@ -303,6 +312,118 @@ async fn a_sink_that_asks_sees_prepared_transactions_and_how_they_were_settled_a
             }
             assert_eq!(memory.set(|m| m.kinds.len()), 5, "{mode} on {major}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_prepared_before_the_slot_knew_of_two_phases_is_delivered_whole_at_its_commit() {
+    // PostgreSQL 14 knows of no such slots.
+    for major in each_major().into_iter().filter(|major| *major >= 15) {
+        for mode in ["atomic", "file"] {
+            let cluster = Cluster::builder(major).conf("max_prepared_transactions", "5").start().await.unwrap();
+            let client = cluster.connect("postgres").await.unwrap();
+            client.batch_execute(T).await.unwrap();
+            client.batch_execute(SLOT).await.unwrap();
+            let prepare = "BEGIN; INSERT INTO t VALUES (100, 100, 'x'); PREPARE TRANSACTION 'old'";
+            client.batch_execute(prepare).await.unwrap();
+            insert(&client, 0..1).await;
+            let past = "SELECT pg_replication_slot_advance('pgonce_test', pg_current_wal_lsn())";
+            client.batch_execute(past).await.unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            let memory = Memory::default();
+            memory.set(|m| m.takes_prepared = true);
+            drain(&cluster, mode, &memory, directory.path(), go_forward()).await;
+            insert(&client, 1..3).await;
+            client.batch_execute("COMMIT PREPARED 'old'").await.unwrap();
+            insert(&client, 3..4).await;
+            drain(&cluster, mode, &memory, directory.path(), go_forward()).await;
+            drain(&cluster, mode, &memory, directory.path(), go_forward()).await;
+            let expected = [inserted(1..3), inserted(100..101), inserted(3..4)].concat();
+            assert_eq!(memory.changes(), expected, "{mode} on {major}");
+            let kinds = memory.set(|m| m.kinds.clone());
+            assert_eq!(kinds[2], "Committed old 1", "{mode} on {major}: {kinds:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flow_begins_to_see_prepared_transactions_only_where_nothing_comes_again() {
+    for major in each_major().into_iter().filter(|major| *major >= 15) {
+        let cluster = Cluster::builder(major).conf("max_prepared_transactions", "5").start().await.unwrap();
+        let client = cluster.connect("postgres").await.unwrap();
+        client.batch_execute(T).await.unwrap();
+        client.batch_execute(SLOT).await.unwrap();
+        let memory = Memory::default();
+        let kept = || Kept::effect_once("f", memory.clone());
+        until_now(&cluster, kept(), go_forward()).await;
+        let running = Running::with(slot_source(&cluster.url("postgres"), "p"), kept(), go_forward());
+        eventually("streaming", || async { running.progress.borrow().acknowledged.is_some() }).await;
+        client.batch_execute("BEGIN; INSERT INTO t VALUES (100, 100, 'x'); PREPARE TRANSACTION 'a'").await.unwrap();
+        // Written and not acknowledged: the session ends there, and there is no other.
+        memory.set(|m| (m.fail_after, m.refuses) = (1, true));
+        insert(&client, 0..1).await;
+        assert_eq!(running.ended().await.unwrap_err().code(), "sink_refused");
+        assert_eq!(memory.changes(), inserted(0..1), "on {major}");
+        memory.set(|m| m.refuses = false);
+        memory.set(|m| m.takes_prepared = true);
+        let mut settings = SlotSettings::new(connection(&cluster.url("postgres")), "pgonce_test", vec!["p".to_owned()]);
+        settings.two_phase = TwoPhase::Seen;
+        let refused = Running::with(SlotSource::new(settings), kept(), go_forward()).ended().await.unwrap_err();
+        assert_eq!(refused.code(), "unsupported", "on {major}: {refused}");
+        memory.set(|m| m.takes_prepared = false);
+        until_now(&cluster, kept(), go_forward()).await;
+        memory.set(|m| m.takes_prepared = true);
+        until_now(&cluster, kept(), go_forward()).await;
+        client.batch_execute("COMMIT PREPARED 'a'").await.unwrap();
+        until_now(&cluster, kept(), go_forward()).await;
+        assert_eq!(memory.changes(), [inserted(0..1), inserted(100..101)].concat(), "on {major}");
+    }
+}
+
+/// A current_thread runtime.
+#[tokio::test]
+async fn a_sink_that_blocks_the_only_thread_for_longer_than_wal_sender_timeout_keeps_its_session() {
+    for major in each_major() {
+        let (cluster, client) = with_t(major).await;
+        client.batch_execute("ALTER SYSTEM SET wal_sender_timeout = '1s'").await.unwrap();
+        client.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+        let memory = Memory::default();
+        let source = slot_source(&cluster.url("postgres"), "p");
+        let running = Running::with(source, Kept::effect_once("f", memory.clone()), go_forward());
+        eventually("streaming", || async { running.progress.borrow().acknowledged.is_some() }).await;
+        memory.set(|m| m.blocks = Duration::from_secs(3));
+        insert(&client, 0..1).await;
+        eventually("written", || async { memory.changes().len() == 1 }).await;
+        memory.set(|m| m.blocks = Duration::ZERO);
+        insert(&client, 1..2).await;
+        eventually("goes on", || async { memory.changes().len() == 2 }).await;
+        assert_eq!(memory.set(|m| m.sessions), 1, "on {major}: {:?}", running.progress.borrow().fault);
+        running.stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_signal_to_stop_does_not_wait_for_all_messages_that_have_come() {
+    for major in each_major() {
+        let (cluster, client) = with_t(major).await;
+        let memory = Memory::default();
+        memory.set(|m| m.message_takes = Duration::from_millis(500));
+        let source = || slot_source(&cluster.url("postgres"), "p");
+        let running = Running::with(source(), Kept::effect_once("f", memory.clone()), go_forward());
+        eventually("streaming", || async { running.progress.borrow().acknowledged.is_some() }).await;
+        let emit = "SELECT pg_logical_emit_message(false, 'app', i::text) FROM generate_series(1, 20) i";
+        client.batch_execute(emit).await.unwrap();
+        eventually("the first message", || async { memory.set(|m| !m.messages.is_empty()) }).await;
+        let told = std::time::Instant::now();
+        running.stop().await.unwrap();
+        assert!(told.elapsed() < Duration::from_secs(5), "{:?} on {major}", told.elapsed());
+        // The rest comes with the next start.
+        memory.set(|m| m.message_takes = Duration::ZERO);
+        until_now(&cluster, Kept::effect_once("f", memory.clone()), go_forward()).await;
+        let mut contents: Vec<Vec<u8>> = memory.set(|m| m.messages.iter().map(|(_, _, c)| c.clone()).collect());
+        contents.sort();
+        contents.dedup();
+        assert_eq!(contents.len(), 20, "on {major}");
     }
 }
 

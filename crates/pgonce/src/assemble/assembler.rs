@@ -36,6 +36,8 @@ pub struct Assembler {
     two_phase: TwoPhase,
     /// What committed before it has been applied in an earlier session.
     applied: Boundary,
+    /// Where the slot stood when the session began.
+    confirmed: Boundary,
     leaves_out_origins: bool,
     /// Becomes true with [`AssembleError::MessagesInDoubt`].
     in_doubt: Arc<AtomicBool>,
@@ -130,6 +132,7 @@ impl Assembler {
             prepared: HashMap::new(),
             two_phase: TwoPhase::AtCommit,
             applied: Boundary(Lsn::ZERO),
+            confirmed: Boundary(Lsn::ZERO),
             leaves_out_origins: false,
             in_doubt: Arc::default(),
             origin: None,
@@ -159,6 +162,13 @@ impl Assembler {
     #[must_use]
     pub fn with_applied(self, applied: Boundary) -> Assembler {
         Assembler { applied, ..self }
+    }
+
+    /// The slot stood at `confirmed` when the session began. A transaction that was prepared before is sent, whole and at
+    /// its commit, only if the slot did not know of two phases then: with [`TwoPhase::Seen`] it is a committed one.
+    #[must_use]
+    pub fn with_confirmed(self, confirmed: Boundary) -> Assembler {
+        Assembler { confirmed, ..self }
     }
 
     /// Whether a transaction has begun and not ended, or is kept until it is settled.
@@ -480,6 +490,11 @@ impl Assembler {
                 self.prepared.insert(open.xid, Kept { open, prepare });
                 Ok(Assembled::Held(prepare))
             }
+            // Its commit comes next. Nobody has seen it prepared, and its own position lies behind the stream.
+            TwoPhase::Seen if prepare_lsn < self.confirmed.0 => {
+                self.prepared.insert(open.xid, Kept { open, prepare: Boundary(prepare_lsn) });
+                Ok(Assembled::Nothing)
+            }
             TwoPhase::Seen => {
                 let gid: Arc<str> = gid.into();
                 let prepared = PreparedTransaction::new(open, gid, prepare_lsn, EndLsn(prepare_end_lsn), prepare_time)?;
@@ -489,11 +504,12 @@ impl Assembler {
     }
 
     fn commit_prepared(&mut self, settled: CommitPrepared) -> Result<Assembled<'static>, AssembleError> {
-        if self.two_phase == TwoPhase::Seen {
+        let kept = self.prepared.remove(&settled.xid);
+        if self.two_phase == TwoPhase::Seen && kept.is_none() {
             return Ok(Assembled::CommitPrepared(settled));
         }
         let CommitPrepared { xid, gid, commit, end, commit_time } = settled;
-        let Some(Kept { open, prepare }) = self.prepared.remove(&xid) else {
+        let Some(Kept { open, prepare }) = kept else {
             // The server leaves out a Prepare before the position that was acknowledged. That is right only where its
             // commit has been applied, too.
             if self.applied.precedes(commit) {
@@ -502,6 +518,9 @@ impl Assembler {
             return Ok(Assembled::Nothing);
         };
         let (transaction, _) = complete(open, Ending { commit, end, commit_time, gid: Some(gid) })?;
+        if self.two_phase == TwoPhase::Seen {
+            return Ok(transaction.map_or(Assembled::Empty(end), Assembled::Transaction));
+        }
         Ok(Assembled::Settled { prepare, end: Some(end), transaction })
     }
 }

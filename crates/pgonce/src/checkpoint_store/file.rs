@@ -5,6 +5,7 @@ use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
@@ -29,7 +30,7 @@ pub struct FileStore {
 
 #[derive(Debug)]
 struct Open {
-    _lock: File,
+    lock: Arc<File>,
     saved: Saved,
 }
 
@@ -108,10 +109,10 @@ impl CheckpointStore for FileStore {
         let _ = self.settle().await;
         // The lock is kept from session to session, for nobody else may write in between.
         let lock = match self.open.take() {
-            Some(open) => open._lock,
-            None => self.take()?,
+            Some(open) => open.lock,
+            None => Arc::new(self.take()?),
         };
-        self.open = Some(Open { _lock: lock, saved: self.read(flow)? });
+        self.open = Some(Open { lock, saved: self.read(flow)? });
         Ok(())
     }
 
@@ -134,9 +135,49 @@ impl CheckpointStore for FileStore {
         }
         let path = self.path();
         let bytes = serde_json::to_vec(&open.saved).map_err(|_| SinkError::permanent("the state has no JSON form"))?;
+        // It holds the lock as long as it goes on, even if the store is dropped meanwhile: nobody may read what it is
+        // about to replace.
+        let (directory, lock) = (self.directory.clone(), Arc::clone(&open.lock));
         self.open = Some(open);
-        let directory = self.directory.clone();
-        self.saving = Some(tokio::task::spawn_blocking(move || replace(&directory, &bytes)));
+        self.saving = Some(tokio::task::spawn_blocking(move || {
+            let replaced = replace(&directory, &bytes);
+            drop(lock);
+            replaced
+        }));
         self.settle().await.map_err(|e| SinkError::file(&path, &e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::sink::Record;
+
+    #[tokio::test]
+    async fn a_save_that_nobody_waits_for_keeps_the_lock_until_it_has_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = [Record { name: "r", bytes: vec![b'x'; 64 << 20] }];
+        let mut store = FileStore::new(directory.path());
+        store.open("f").await.unwrap();
+        let state = State { flow: "f", records: &records, version: 1, replaces: 0 };
+        assert!(store.save(&state).now_or_never().is_none(), "it takes a moment");
+        drop(store);
+        // Whoever comes next does not read what was there before.
+        let mut tries = 0;
+        loop {
+            let mut next = FileStore::new(directory.path());
+            match next.open("f").await {
+                Ok(()) => {
+                    assert_eq!(next.open.unwrap().saved.version, 1);
+                    break;
+                }
+                Err(error) => assert_eq!(Stop::from(error).code(), "sink_busy"),
+            }
+            tries += 1;
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        assert!(tries > 0, "the save was over before anybody came");
     }
 }

@@ -1,6 +1,7 @@
 //! Standby status updates, sent from a task that nothing can block.
 //!
-//! The task owns the sending half of the connection. It sends unasked, at least every third of `wal_sender_timeout`:
+//! The task owns the sending half of the connection, and lives on the connection's own thread: a sink that blocks the
+//! program's runtime holds nothing up. It sends unasked, at least every third of `wal_sender_timeout`:
 //! with backpressure the socket may stay unread, and a keepalive that asks for an answer unseen.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::reader_thread::ReaderThread;
 use super::session::standby_status_update;
 use crate::connect::Transport;
 use crate::position::{Boundary, Durable, Lsn};
@@ -35,8 +37,8 @@ struct Shared {
 const SPACING: Duration = Duration::from_millis(100);
 
 impl Feedback {
-    /// Starts the task. `wal_sender_timeout` is the server's; zero means that it has none.
-    pub(crate) fn start(write: WriteHalf<Transport>, wal_sender_timeout: Duration) -> Feedback {
+    /// Starts the task on the connection's thread. `wal_sender_timeout` is the server's; zero means that it has none.
+    pub(crate) fn start(thread: &ReaderThread, write: WriteHalf<Transport>, wal_sender_timeout: Duration) -> Feedback {
         let interval = match wal_sender_timeout {
             Duration::ZERO => Duration::from_secs(10),
             timeout => (timeout / 3).min(Duration::from_secs(10)),
@@ -49,7 +51,7 @@ impl Feedback {
             task: Mutex::new(None),
             ending: AtomicBool::new(false),
         });
-        let task = tokio::spawn(send_updates(write, interval, Arc::clone(&shared)));
+        let task = thread.spawn(send_updates(write, interval, Arc::clone(&shared)));
         *shared.task.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(task);
         Feedback(shared)
     }

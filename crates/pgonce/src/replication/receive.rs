@@ -44,7 +44,7 @@ pub(crate) struct ReceiverSettings {
 
 impl Receiver {
     pub(crate) fn start(streaming: Streaming, settings: ReceiverSettings) -> Receiver {
-        let feedback = Feedback::start(streaming.write, settings.wal_sender_timeout);
+        let feedback = Feedback::start(&streaming.thread, streaming.write, settings.wal_sender_timeout);
         let queue = Arc::new(Queue::new(settings.queue_bytes));
         let mut frames = streaming.frames;
         frames.read_in_gulps();
