@@ -187,7 +187,8 @@ impl Transaction {
 }
 
 /// One change of a transaction, borrowed from the pass that yields it.
-#[derive(Debug)]
+///
+/// `Debug` shows names and the length of each value, never a value.
 pub enum Change<'a> {
     /// A row was inserted.
     Insert {
@@ -230,6 +231,34 @@ pub enum Change<'a> {
         /// Its content.
         content: &'a [u8],
     },
+}
+
+impl fmt::Debug for Change<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Insert { relation, new } => {
+                f.debug_struct("Insert").field("relation", relation).field("new", new).finish()
+            }
+            Change::Update { relation, old, new } => {
+                f.debug_struct("Update").field("relation", relation).field("old", old).field("new", new).finish()
+            }
+            Change::Delete { relation, old } => {
+                f.debug_struct("Delete").field("relation", relation).field("old", old).finish()
+            }
+            Change::Truncate { relations, cascade, restart_identity } => f
+                .debug_struct("Truncate")
+                .field("relations", relations)
+                .field("cascade", cascade)
+                .field("restart_identity", restart_identity)
+                .finish(),
+            Change::Message { lsn, prefix, content } => f
+                .debug_struct("Message")
+                .field("lsn", lsn)
+                .field("prefix", prefix)
+                .field("content", &format_args!("{} bytes", content.len()))
+                .finish(),
+        }
+    }
 }
 
 /// A single pass over the changes of a [`Transaction`]. Lends each change until the next one is asked for.

@@ -2,6 +2,7 @@
 //!
 //! A body is a sequence of entries, each a length (`u32`, little-endian) and that many bytes of one pgoutput message.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -13,7 +14,9 @@ use super::budget::Meter;
 use super::spool::BLOCK;
 
 /// The encoded changes of a transaction. Cheap to clone.
-#[derive(Clone, Debug)]
+///
+/// `Debug` shows how many bytes they are, never the bytes.
+#[derive(Clone)]
 pub struct Body {
     spilled: Option<Arc<Spilled>>,
     /// All entries, or those behind the spilled ones.
@@ -83,8 +86,13 @@ impl Body {
     }
 }
 
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body").field("size", &self.size()).field("in_memory", &self.in_memory()).finish()
+    }
+}
+
 /// A pass over the entries of a [`Body`].
-#[derive(Debug)]
 pub(crate) struct Reader<'b> {
     spilled: Option<SpillReader<'b>>,
     tail: &'b [u8],
@@ -92,7 +100,6 @@ pub(crate) struct Reader<'b> {
     entry: &'b [u8],
 }
 
-#[derive(Debug)]
 struct SpillReader<'b> {
     file: &'b File,
     length: u64,
@@ -103,6 +110,12 @@ struct SpillReader<'b> {
     start: usize,
     /// Start of the next one.
     at: usize,
+}
+
+impl fmt::Debug for Reader<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("left_in_memory", &self.tail.len()).finish_non_exhaustive()
+    }
 }
 
 impl Reader<'_> {

@@ -18,7 +18,6 @@ use crate::transaction::Digest;
 pub(super) const BLOCK: usize = 256 << 10;
 
 /// The entries of a transaction that has not ended. They can be taken back from the end, as far as one likes.
-#[derive(Debug)]
 pub(super) struct Spool {
     meter: Arc<Meter>,
     /// All entries, or those behind the ones in the file.
@@ -31,6 +30,12 @@ struct Written {
     file: File,
     length: u64,
     digesting: Digesting,
+}
+
+impl fmt::Debug for Spool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spool").field("length", &self.length()).field("in_memory", &self.in_memory()).finish()
+    }
 }
 
 impl Spool {

@@ -1,5 +1,6 @@
 //! Messages of the server, cut out of the byte stream.
 
+use std::fmt;
 use std::io;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -55,11 +56,17 @@ pub(crate) enum FrameError {
 /// Reads messages. What was read beyond the last message waits in the buffer.
 ///
 /// The buffer grows with what arrives, never by what a length word announces. All methods are cancel safe.
-#[derive(Debug)]
 pub(crate) struct FrameReader {
     buffer: BytesMut,
     message_bytes_max: usize,
     read_bytes: usize,
+}
+
+/// Shows how much waits, never what.
+impl fmt::Debug for FrameReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FrameReader").field("buffered", &self.buffer.len()).finish_non_exhaustive()
+    }
 }
 
 impl FrameReader {
