@@ -378,6 +378,8 @@ async fn a_copy_in_pieces_is_told_table_by_table_while_it_goes_on() {
         assert!(copied > 0 && copied < all && number(&copying[0], "rows") > 0, "{status:#}");
         assert!(number(&copying[0], "source_bytes_done") < number(&copying[0], "source_bytes"), "{status:#}");
         assert!(status["target"]["copy_seconds_left"].is_u64(), "{status:#}");
+        let told = || case.log().contains("\"event\":\"progress\"");
+        eventually("it is told", || async { told() }).await;
         release(&case, "t").await;
         case.catch_up("SELECT * FROM t ORDER BY id").await;
         run.end().await;

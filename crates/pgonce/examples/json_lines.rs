@@ -69,10 +69,22 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut pipeline = Pipeline::new(source, destination, PipelineOptions::new(StartMode::GoForward));
     eprintln!("{}", pipeline.guarantee());
     let (tell, told) = tokio::sync::watch::channel(false);
+    let mut progress = pipeline.progress();
+    tokio::spawn(async move {
+        while progress.changed().await.is_ok() {
+            // What heals by itself is waited out, for ever: say so.
+            if let Some((fault, attempts @ 1)) = &progress.borrow_and_update().fault {
+                eprintln!("attempt {attempts}: {fault}\n{}", fault.hint());
+            }
+        }
+    });
     tokio::spawn(async move {
         let _ = tokio::signal::ctrl_c().await;
         tell.send_replace(true);
     });
-    pipeline.run(told).await?;
+    if let Err(stop) = pipeline.run(told).await {
+        eprintln!("{}: {stop}\n{}", stop.code(), stop.hint());
+        std::process::exit(stop.exit_status().into());
+    }
     Ok(())
 }

@@ -85,7 +85,7 @@ impl fmt::Display for Guarantee {
                 match duplicates_at_most {
                     Repeat::Transaction => "one transaction",
                     Repeat::Batch => "one batch",
-                    Repeat::SnapshotChunk => "one snapshot chunk (a whole table) of each copy under way",
+                    Repeat::SnapshotChunk => "the tables whose copy is under way, one snapshot chunk each",
                 }
             ),
         }
@@ -109,7 +109,7 @@ mod tests {
         for (repeat, said) in [
             (Repeat::Transaction, "one transaction"),
             (Repeat::Batch, "one batch"),
-            (Repeat::SnapshotChunk, "one snapshot chunk (a whole table) of each copy under way"),
+            (Repeat::SnapshotChunk, "the tables whose copy is under way, one snapshot chunk each"),
         ] {
             let guarantee = Guarantee::AtLeastOnce { duplicates_at_most: repeat };
             assert_eq!(guarantee.to_string(), format!("at-least-once: a crash repeats at most {said}"));

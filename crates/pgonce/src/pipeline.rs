@@ -227,6 +227,9 @@ impl<Src: Source, Dst: Destination> Pipeline<Src, Dst> {
             }
             attempts += 1;
             tracing::warn!(code = fault.code(), attempts, "{fault}");
+            if attempts == 1 {
+                tracing::info!("{}", fault.hint());
+            }
             self.progress.send_modify(|p| {
                 p.phase = Phase::Waiting;
                 p.fault = Some((fault, attempts));

@@ -17,7 +17,7 @@ use crate::flow::SlotOrigin;
 use crate::logical_message::LogicalMessage;
 use crate::schema_change::{SchemaChange, SchemaDecision};
 use crate::source::SourceIdentity;
-use crate::sql_error::stop_from_sql;
+use crate::sql_error::{condition, fault_of, passes as passes_in_server, stop_from_sql};
 use crate::stop::{Reason, Side, Stop};
 use crate::transaction::{ReadError, Transaction};
 
@@ -32,6 +32,10 @@ pub trait Sink: Send {
     /// Makes a batch durable. `Ok` says that all of it is, and will be after a crash: what it held may be acknowledged
     /// to the source, and does not come again. Whole transactions, in commit order, none of them empty of meaning: one
     /// without changes says that the source has come so far.
+    ///
+    /// When the flow is told to stop, a write that has begun may go on for
+    /// [`PipelineOptions::grace`](crate::pipeline::PipelineOptions::grace); then its future is dropped, wherever it
+    /// waits. What it had done by then may or may not be there, and comes again.
     ///
     /// # Errors
     ///
@@ -289,6 +293,11 @@ impl From<io::Error> for SinkError {
 /// By its SQLSTATE; its texts are not repeated.
 impl From<tokio_postgres::Error> for SinkError {
     fn from(error: tokio_postgres::Error) -> SinkError {
+        if let Some(db) = error.as_db_error().filter(|db| !passes_in_server(db.code().code())) {
+            let fault = fault_of(db);
+            let what = format!("{fault} ({})", condition(&fault.sqlstate));
+            return SinkError(Reason::SinkFailed { what }.into());
+        }
         SinkError(stop_from_sql(Side::Target, &error))
     }
 }

@@ -233,7 +233,7 @@ pub enum Reason {
         what: String,
     },
     /// A change arrived to a table that the flow does not know yet.
-    #[error("table {table} has joined the publication and is to be copied")]
+    #[error("table {table} has joined the publication")]
     TableJoined {
         /// Schema-qualified name.
         table: String,
@@ -547,7 +547,7 @@ impl Reason {
                 elsewhere, start over with the new map. {RESET}"
             ),
             Reason::TableJoined { .. } => "Nothing to do: the flow reads anew what is published, and copies the table \
-                 while it goes on."
+                 while it goes on. A flow that began without a copy carries it from where it joined."
                 .to_owned(),
             Reason::TargetNotEmpty { tables } => format!(
                 "If its rows may go, on the target: TRUNCATE {}; (tables that reference them have to be named \

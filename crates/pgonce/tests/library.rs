@@ -476,3 +476,17 @@ async fn a_sink_is_told_where_the_stream_begins_at_every_connect_and_may_refuse(
         .await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_that_holds_another_number_than_its_state_is_told_so_and_not_asked_for_ever() {
+    let (cluster, client) = with_t(each_major()[0]).await;
+    let memory = Memory::default();
+    until_now(&cluster, Kept::effect_once("f", memory.clone()), go_forward()).await;
+    insert(&client, 0..1).await;
+    memory.set(|m| m.version += 5);
+    let source = slot_source(&cluster.url("postgres"), "p");
+    let running = Running::with(source, Kept::effect_once("f", memory.clone()), go_forward());
+    let stop = running.ended().await.unwrap_err();
+    assert_eq!(stop.code(), "checkpoint_unreadable", "{stop}");
+    assert!(stop.to_string().contains("its store says that it holds another"), "{stop}");
+}

@@ -164,8 +164,8 @@ impl Assembler {
         Assembler { applied, ..self }
     }
 
-    /// The slot stood at `confirmed` when the session began. A transaction that was prepared before is sent, whole and at
-    /// its commit, only if the slot did not know of two phases then: with [`TwoPhase::Seen`] it is a committed one.
+    /// The slot stood at `confirmed` when the session began. A transaction that was prepared before is sent, whole and
+    /// at its commit, only if the slot did not know of two phases then: with [`TwoPhase::Seen`] it is a committed one.
     #[must_use]
     pub fn with_confirmed(self, confirmed: Boundary) -> Assembler {
         Assembler { confirmed, ..self }

@@ -62,6 +62,8 @@ struct Inner<K> {
     session: Option<Session>,
     /// What ended the session, for whoever comes after.
     fault: Option<Stop>,
+    /// The number of the state that was read when somebody else wrote in between.
+    overtaken: Option<u64>,
 }
 
 /// What is known between two calls. Taken out for the length of a call, and put back when it went well.
@@ -93,7 +95,7 @@ impl<K: Keeping> Kept<K> {
         let sink = keeping.sink();
         let (takes_copy, takes_prepared) = (sink.takes_copy(), sink.takes_prepared());
         let wants_messages = sink.wants_messages();
-        let inner = Inner { flow: flow.clone(), keeping, sessions: 0, session: None, fault: None };
+        let inner = Inner { flow: flow.clone(), keeping, sessions: 0, session: None, fault: None, overtaken: None };
         let inner = Arc::new(Mutex::new(inner));
         Kept {
             flow,
@@ -153,16 +155,20 @@ impl<K: Keeping> Inner<K> {
             idle: position.idle,
         };
         session.scope = flow.scope();
+        let read = position.version;
         session.bound = Some((flow, position));
         // The next number: an older process that is still at work cannot write any more, where the store compares.
-        self.write(&mut session, &[], false).await.map_err(|stop| match stop.reason() {
-            // What was on its way when another process ended has come in between: it is read again.
-            Reason::Fenced { flow, .. } => {
-                let what = format!("the state of flow {flow} has changed since it was read");
-                Reason::SinkBusy { what }.into()
+        if let Err(stop) = self.write(&mut session, &[], false).await {
+            let Reason::Fenced { flow, .. } = stop.reason() else { return Err(stop) };
+            // What was on its way when another process ended has come in between: it is read again. Twice the same
+            // state, and another number beside it, is no such thing.
+            if self.overtaken.replace(read) == Some(read) {
+                return Err(self.unreadable(&format!("it is number {read}, and its store says that it holds another")));
             }
-            _ => stop,
-        })?;
+            let what = format!("the state of flow {flow} has changed since it was read");
+            return Err(Reason::SinkBusy { what }.into());
+        }
+        self.overtaken = None;
         self.session = Some(session);
         Ok(StoredState::Flow(stored))
     }
