@@ -285,6 +285,7 @@ fn listen() -> Said {
     let said = Said::default();
     let writer = said.clone();
     tracing_subscriber::fmt()
+        .with_ansi(false)
         .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
         .with_writer(move || writer.clone())
         .init();
