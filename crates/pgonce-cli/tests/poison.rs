@@ -60,6 +60,22 @@ const FAILURES: &[Poison] = &[
         mend: "ALTER TABLE t DROP CONSTRAINT no_markers",
     },
     Poison {
+        name: "exclusion",
+        target: "ALTER TABLE t ADD CONSTRAINT alone EXCLUDE USING btree (b WITH =)",
+        transaction: "SELECT pg_logical_emit_message(true, 'app', 'MARKER');
+                      INSERT INTO t VALUES (10, 7731377, 'MARKER'), (1010, 7731377, 'MARKER')",
+        expected: &["SQLSTATE 23P01, table public.t, constraint alone"],
+        mend: "ALTER TABLE t DROP CONSTRAINT alone",
+    },
+    Poison {
+        name: "domain",
+        target: "CREATE DOMAIN plain AS text CONSTRAINT no_markers CHECK (VALUE NOT LIKE 'Zq7%');
+                 ALTER TABLE t ALTER b TYPE plain",
+        transaction: "INSERT INTO t VALUES (10, 7731377, 'MARKER')",
+        expected: &["SQLSTATE 23514"],
+        mend: "ALTER TABLE t ALTER b TYPE text",
+    },
+    Poison {
         name: "too_long",
         target: "ALTER TABLE t ALTER b TYPE varchar(5)",
         transaction: "INSERT INTO t VALUES (10, 7731377, 'MARKER')",

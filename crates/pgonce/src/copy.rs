@@ -276,7 +276,7 @@ impl Workers {
                 Some(landed) = self.landed.recv() => return Ok(Some(landed)),
                 ended = self.tasks.join_next() => match ended {
                     Some(Ok(ended)) => ended?,
-                    Some(Err(error)) => return Err(Stop::internal(format!("a worker of the copy ended: {error}"))),
+                    Some(Err(error)) => return Err(Stop::lost_task("a worker of the copy", &error)),
                     None => return Ok(None),
                 },
             }

@@ -177,7 +177,7 @@ impl Joining {
         match &mut round.stage {
             Stage::Taking(task) => match task.join_next().await {
                 Some(Ok(snapshot)) => Ok(Joined::Snapshot(Box::new(snapshot?))),
-                Some(Err(error)) => Err(Stop::internal(format!("a snapshot was not taken: {error}"))),
+                Some(Err(error)) => Err(Stop::lost_task("the task that takes a snapshot", &error)),
                 None => pending().await,
             },
             Stage::Copying { boundary, workers } => match workers.next().await? {

@@ -17,7 +17,7 @@ use crate::flow::SlotOrigin;
 use crate::logical_message::LogicalMessage;
 use crate::schema_change::{SchemaChange, SchemaDecision};
 use crate::source::SourceIdentity;
-use crate::sql_error::{condition, fault_of, passes as passes_in_server, stop_from_sql};
+use crate::sql_error::{condition, fault_of, is_conversion, passes as passes_in_server, stop_from_sql};
 use crate::stop::{Reason, Side, Stop};
 use crate::transaction::{ReadError, Transaction};
 
@@ -290,13 +290,16 @@ impl From<io::Error> for SinkError {
     }
 }
 
-/// By its SQLSTATE; its texts are not repeated.
+/// By its SQLSTATE; its texts are not repeated. A value that cannot be converted to or from its SQL type does not pass.
 impl From<tokio_postgres::Error> for SinkError {
     fn from(error: tokio_postgres::Error) -> SinkError {
         if let Some(db) = error.as_db_error().filter(|db| !passes_in_server(db.code().code())) {
             let fault = fault_of(db);
             let what = format!("{fault} ({})", condition(&fault.sqlstate));
             return SinkError(Reason::SinkFailed { what }.into());
+        }
+        if is_conversion(&error) {
+            return SinkError::permanent("a value could not be converted to or from its SQL type");
         }
         SinkError(stop_from_sql(Side::Target, &error))
     }

@@ -155,7 +155,17 @@ pub fn condition(sqlstate: &str) -> &'static str {
     }
 }
 
+/// Whether a value could not be converted to or from its SQL type. The cause is a text of the conversion's own, which
+/// may quote the value. The driver tells this apart by nothing but its words.
+pub(crate) fn is_conversion(error: &tokio_postgres::Error) -> bool {
+    let words = error.to_string();
+    words.starts_with("error serializing parameter") || words.starts_with("error deserializing column")
+}
+
 fn io_text(error: &tokio_postgres::Error) -> String {
+    if is_conversion(error) {
+        return "a value could not be converted to or from its SQL type".to_owned();
+    }
     let mut source = std::error::Error::source(error);
     while let Some(inner) = source {
         if let Some(io) = inner.downcast_ref::<std::io::Error>() {

@@ -633,6 +633,12 @@ impl Stop {
     pub fn internal(what: impl Into<String>) -> Stop {
         Reason::Internal { what: what.into() }.into()
     }
+
+    /// `task` has panicked. What it said then is left out: a program's sink panics in its own words, which may quote a
+    /// row.
+    pub(crate) fn lost_task(task: &str, error: &tokio::task::JoinError) -> Stop {
+        Stop::internal(format!("{task} {}", if error.is_panic() { "panicked" } else { "was cancelled" }))
+    }
 }
 
 impl From<Reason> for Stop {

@@ -4,10 +4,13 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fmt::Debug;
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use bytes::BytesMut;
 use common::*;
 use pgonce::assemble::{Assembled, Assembler, SpillSettings};
 use pgonce::destination::StartMode;
@@ -19,6 +22,7 @@ use pgonce::sink::{AtomicSink, Batch, CopiedRows, CopiedTable, Sink, SinkError};
 use pgonce::transaction::Transaction;
 use pgonce_testkit::Cluster;
 use tokio_postgres::Client;
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
 /// What is planted, in the forms in which it could come out.
 const MARKER: &str = "Zq7MARKER";
@@ -128,7 +132,7 @@ enum Answer {
     IoThatPasses,
     /// `?` on an error of a server that quotes the row.
     Server,
-    /// Fails to read a server's answer as the type that was asked for.
+    /// Cannot convert a value, and quotes it.
     Client,
     Panics,
 }
@@ -145,6 +149,22 @@ const ANSWERS: [Answer; 10] = [
     Answer::Client,
     Answer::Panics,
 ];
+
+/// A parameter that says in its error what could not be converted.
+#[derive(Debug)]
+struct Quoting;
+
+impl ToSql for Quoting {
+    fn to_sql(&self, _: &Type, _: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        Err(io::Error::other(MARKER).into())
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
 
 /// Shows all that it is given, and answers as it is told.
 #[derive(Clone)]
@@ -180,6 +200,7 @@ impl Showing {
                     let raise = format!("RAISE EXCEPTION '{text}' USING DETAIL = '{text}', HINT = '{text}'");
                     client.batch_execute(&format!("DO $$ BEGIN {raise}; END $$")).await?;
                 }
+                client.query("SELECT $1::text", &[&Quoting]).await?;
                 client.query_one("SELECT 1 AS a", &[]).await?.try_get::<_, String>(0)?;
             }
             // Its own words are the program's, and the hook of the test does not print them.
@@ -264,6 +285,7 @@ fn listen() -> Said {
     let said = Said::default();
     let writer = said.clone();
     tracing_subscriber::fmt()
+        .with_ansi(false)
         .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
         .with_writer(move || writer.clone())
         .init();
@@ -294,8 +316,16 @@ async fn flow(cluster: &Cluster, client: &Client, said: &Said, answer: Answer, s
     let options = PipelineOptions { start, until: Some(Until::Now), ..options() };
     let mut pipeline = pgonce::pipeline::Pipeline::new(slot_source(&url, "p"), Kept::effect_once("f", sink), options);
     let progress = pipeline.progress();
-    let run = async move { pipeline.run(tokio::sync::watch::channel(false).1).await };
-    match tokio::spawn(run).await {
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let run = tokio::spawn(async move { pipeline.run(stopped).await });
+    // What is taken for something that passes is tried again, for ever.
+    let stopping = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        stop.send_replace(true);
+    });
+    let ended = run.await;
+    stopping.abort();
+    match ended {
         Ok(Ok(finished)) => said.note("finished", &finished),
         Ok(Err(stop)) => {
             said.note(&format!("{answer:?} {stop} {:?}", stop.reason().hint()), &stop);
@@ -305,6 +335,7 @@ async fn flow(cluster: &Cluster, client: &Client, said: &Said, answer: Answer, s
                 cause = error.source();
             }
         }
+        // The pipeline was driven by the program's own task, and so is the text of this panic the program's.
         Err(join) => assert!(join.is_panic() && answer == Answer::Panics, "{answer:?}"),
     }
     said.note("progress", &*progress.borrow());

@@ -65,7 +65,7 @@ impl ReplicationSession {
         let thread = ReaderThread::start().map_err(|e| Stop::internal(format!("starting a thread: {e}")))?;
         let settings = settings.clone();
         let session = thread.spawn(async move { open_session(&settings, &parameters).await }).await;
-        let session = session.map_err(|e| Stop::internal(format!("opening a replication connection: {e}")))?;
+        let session = session.map_err(|e| Stop::lost_task("the task that opens a replication connection", &e))?;
         let session = session.map_err(|e| e.into_stop(Side::Source))?;
         let endpoint = session.transport().endpoint().clone();
         let (transport, frames) = session.into_parts();
