@@ -557,8 +557,8 @@ fn begins_to_see(slot: &str, state: Option<&SlotState>, confirmed: Boundary, sto
         return Ok(());
     }
     let what = format!(
-        "slot {slot} does not know of two phases and stands at {confirmed}, before what is stored ({stored}): what comes \
-         again was delivered without them"
+        "slot {slot} does not know of two phases and stands at {confirmed}, before what is stored ({stored}): what \
+         comes again was delivered without them"
     );
     let hint = "Run the flow with TwoPhase::AtCommit until it stops in good order, and then with TwoPhase::Seen.";
     Err(Reason::Unsupported { what, hint: hint.to_owned() }.into())

@@ -42,7 +42,7 @@ pub struct Transaction {
 /// What a [`Transaction`] says of the one on the source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Kind {
-    /// It committed, with these changes. With a [`gid`](Transaction::gid) where it was prepared first and nobody was told
+    /// It committed, with these changes. With a [`gid`](Transaction::gid) where it was prepared and nobody was told
     /// of that: they are delivered at their commit, or the slot did not know of two phases yet.
     #[default]
     Committed,

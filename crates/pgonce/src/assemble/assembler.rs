@@ -154,7 +154,7 @@ impl Assembler {
         Assembler { applied, ..self }
     }
 
-    /// The slot stood at `confirmed` when the session began. A transaction that was prepared before is sent, whole and at
+    /// The slot stood at `confirmed` when the session began. One that was prepared before is sent, whole and at
     /// its commit, only if the slot did not know of two phases then: with [`TwoPhase::Seen`] it is a committed one.
     #[must_use]
     pub fn with_confirmed(self, confirmed: Boundary) -> Assembler {

@@ -2,8 +2,8 @@
 //!
 //! A runtime watches its sockets all the time: while a task sleeps, the thread that waits for all of them is still
 //! woken by every byte that arrives. A walsender sends each message by itself, so that a reader who only sleeps in a
-//! task has the server pay for a wake-up in each `send`. On this thread nothing runs but one connection: when its reader
-//! sleeps, nobody is woken. What is written to it, now and then, can wait so long.
+//! task has the server pay for a wake-up in each `send`. On this thread nothing runs but one connection: when it is not
+//! read, nobody is woken. What is written to it, now and then, can wait so long.
 
 use std::future::Future;
 use std::io;
