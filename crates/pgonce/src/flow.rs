@@ -37,6 +37,9 @@ pub struct SlotOrigin {
     pub boundary: Boundary,
     /// The source's timeline.
     pub timeline: Timeline,
+    /// Whether transactions are told of when they are prepared
+    /// ([`TwoPhase::Seen`](crate::assemble::TwoPhase::Seen)).
+    pub sees_prepared: bool,
     /// Whether the slot was made with `two_phase`.
     pub two_phase: bool,
     /// Whether the slot is synchronised to standbys (`failover`, PostgreSQL 17).

@@ -369,6 +369,7 @@ impl Source for SlotSource {
             confirmed_flush,
             boundary: boundary.max(Some(Boundary(confirmed_flush))).unwrap_or(Boundary(confirmed_flush)),
             timeline: session.identity.timeline,
+            sees_prepared: self.settings.two_phase == TwoPhase::Seen,
             two_phase: state.two_phase,
             failover: state.failover,
         })

@@ -490,3 +490,38 @@ async fn a_sink_that_holds_another_number_than_its_state_is_told_so_and_not_aske
     assert_eq!(stop.code(), "checkpoint_unreadable", "{stop}");
     assert!(stop.to_string().contains("its store says that it holds another"), "{stop}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_phase_is_not_changed_while_a_prepared_transaction_is_held() {
+    for major in each_major().into_iter().filter(|major| *major >= 15) {
+        let cluster = Cluster::builder(major).conf("max_prepared_transactions", "5").start().await.unwrap();
+        let client = cluster.connect("postgres").await.unwrap();
+        client.batch_execute(T).await.unwrap();
+        let slot = "SELECT pg_create_logical_replication_slot('pgonce_test', 'pgoutput', false, true)";
+        client.batch_execute(slot).await.unwrap();
+        let memory = Memory::default();
+        let kept = || Kept::effect_once("f", memory.clone());
+        client.batch_execute("BEGIN; INSERT INTO t VALUES (100, 100, 'x'); PREPARE TRANSACTION 'a'").await.unwrap();
+        insert(&client, 0..1).await;
+        until_now(&cluster, kept(), go_forward()).await;
+        // Its content would come again below the checkpoint, and its commit without it.
+        memory.set(|m| m.takes_prepared = true);
+        for _ in 0..2 {
+            let mut settings =
+                SlotSettings::new(connection(&cluster.url("postgres")), "pgonce_test", vec!["p".to_owned()]);
+            settings.two_phase = TwoPhase::Seen;
+            let refused = Running::with(SlotSource::new(settings), kept(), go_forward()).ended().await.unwrap_err();
+            assert_eq!(refused.code(), "unsupported", "on {major}: {refused}");
+        }
+        memory.set(|m| m.takes_prepared = false);
+        client.batch_execute("COMMIT PREPARED 'a'").await.unwrap();
+        until_now(&cluster, kept(), go_forward()).await;
+        assert_eq!(memory.changes(), [inserted(0..1), inserted(100..101)].concat(), "on {major}");
+        // Nothing is held any more.
+        memory.set(|m| m.takes_prepared = true);
+        until_now(&cluster, kept(), go_forward()).await;
+        client.batch_execute("BEGIN; INSERT INTO t VALUES (101, 101, 'x'); PREPARE TRANSACTION 'b'").await.unwrap();
+        until_now(&cluster, kept(), go_forward()).await;
+        assert_eq!(memory.changes().last(), Some(&"I t 101,101,x".to_owned()), "on {major}");
+    }
+}

@@ -46,6 +46,8 @@ pub struct Kept<K> {
     takes_copy: bool,
     takes_prepared: bool,
     wants_messages: bool,
+    /// Whether the source tells of transactions when they are prepared.
+    sees_prepared: bool,
     acknowledged: Option<Boundary>,
     /// Tables whose changes are to be left out from now on.
     left: Vec<u32>,
@@ -104,6 +106,7 @@ impl<K: Keeping> Kept<K> {
             takes_copy,
             takes_prepared,
             wants_messages,
+            sees_prepared: false,
             acknowledged: None,
             left: Vec::new(),
             comparison: Comparison::default(),
@@ -320,6 +323,7 @@ impl<K: Keeping + 'static> Destination for Kept<K> {
             slot: source.slot.clone(),
             binding: binding.clone(),
             streaming: binding.start == StartMode::GoForward,
+            sees_prepared: self.sees_prepared,
             tables: Vec::new(),
         };
         let idle = IdlePoint { boundary: binding.boundary, timeline: binding.timeline };
@@ -432,7 +436,15 @@ impl<K: Keeping + 'static> Destination for Kept<K> {
 
     async fn origin(&mut self, origin: &SlotOrigin) -> Result<(), Stop> {
         self.comparison = Comparison::from(Boundary(origin.confirmed_flush));
-        Ok(self.inner.lock().await.keeping.sink().accept_origin(origin).await?)
+        self.sees_prepared = origin.sees_prepared;
+        let mut inner = self.inner.lock().await;
+        inner.keeping.sink().accept_origin(origin).await?;
+        let mut session = inner.take()?;
+        if session.sees_prepared(origin)? {
+            inner.write(&mut session, &[], true).await?;
+        }
+        inner.session = Some(session);
+        Ok(())
     }
 
     async fn came_again(&mut self) -> Result<(), Stop> {
@@ -460,6 +472,32 @@ impl<K: Keeping + 'static> Destination for Kept<K> {
 
     fn acknowledged(&mut self, boundary: Boundary) {
         self.acknowledged = Some(boundary);
+    }
+}
+
+impl Session {
+    /// Whether transactions are told of when they are prepared, and were not before, or the other way round. Refused
+    /// where something comes again that was told of otherwise: of a transaction that was prepared before the stored
+    /// position one half would be taken for what has been written.
+    fn sees_prepared(&mut self, origin: &SlotOrigin) -> Result<bool, Stop> {
+        let Some((flow, position)) = &mut self.bound else { return Ok(false) };
+        if flow.sees_prepared == origin.sees_prepared {
+            return Ok(false);
+        }
+        let stored =
+            position.idle.boundary.max(position.checkpoint.map_or(position.idle.boundary, |c| c.end.as_boundary()));
+        if Boundary(origin.confirmed_flush) < stored {
+            let what = format!(
+                "the flow was told of prepared transactions in another way, and slot {} stands at {}, before what is \
+                 stored ({stored}): what comes again was told of otherwise",
+                origin.slot, origin.confirmed_flush
+            );
+            let hint = "Put TwoPhase back to what it was, let the prepared transactions be settled (SELECT * FROM \
+                        pg_prepared_xacts), end the flow in good order, and then change it.";
+            return Err(Reason::Unsupported { what, hint: hint.to_owned() }.into());
+        }
+        flow.sees_prepared = origin.sees_prepared;
+        Ok(true)
     }
 }
 

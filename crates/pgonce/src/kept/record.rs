@@ -28,6 +28,8 @@ pub(super) struct FlowRecord {
     pub(super) slot: String,
     pub(super) binding: Binding,
     pub(super) streaming: bool,
+    /// Whether transactions are told of when they are prepared.
+    pub(super) sees_prepared: bool,
     /// The tables that are copied, or have been.
     pub(super) tables: Vec<TableRecord>,
 }
@@ -68,6 +70,7 @@ struct FlowText {
     start: String,
     published: String,
     streaming: bool,
+    sees_prepared: bool,
     tables: Vec<TableText>,
 }
 
@@ -113,6 +116,7 @@ impl FlowRecord {
             .to_owned(),
             published: self.binding.published.clone(),
             streaming: self.streaming,
+            sees_prepared: self.sees_prepared,
             tables: self.tables.iter().map(TableRecord::text).collect(),
         })
     }
@@ -137,6 +141,7 @@ impl FlowRecord {
                 published: text.published,
             },
             streaming: text.streaming,
+            sees_prepared: text.sees_prepared,
             tables: text.tables.into_iter().map(TableRecord::read).collect::<Result<_, _>>()?,
         })
     }
@@ -256,6 +261,7 @@ mod tests {
                 published: "member 1 # a \"b\"\n".into(),
             },
             streaming: true,
+            sees_prepared: false,
             tables: vec![
                 TableRecord { oid: 4, bytes: 8192, begun: true, boundary: Some(Boundary(Lsn(11))) },
                 TableRecord { oid: 5, bytes: 0, begun: false, boundary: None },
