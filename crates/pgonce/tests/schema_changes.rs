@@ -110,6 +110,12 @@ impl Case {
         Case { cluster, client, memory: Memory::default(), directory: tempfile::tempdir().unwrap(), atomic }
     }
 
+    /// Waits until the walsender of the last session has let go of the slot.
+    async fn is_free(&self) {
+        let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = 'pgonce_test'";
+        eventually("free", || async { !self.client.query_one(sql, &[]).await.unwrap().get::<_, bool>(0) }).await;
+    }
+
     async fn sql(&self, sql: &str) {
         self.client.batch_execute(sql).await.unwrap_or_else(|e| panic!("{sql}: {e:?}"));
     }
@@ -408,6 +414,7 @@ async fn a_redelivery_that_describes_what_was_before_is_no_change_back() {
         let asked = "asked table public.t: column \"z\" added, of type int4";
         assert_eq!(case.memory.news(), ["wrote I t 1,1", asked, "wrote I t 2,2,2"]);
         case.memory.policy(Policy::Refuse);
+        case.is_free().await;
         case.sql(
             "SELECT pg_drop_replication_slot('pgonce_test');
              SELECT pg_copy_logical_replication_slot('older', 'pgonce_test');

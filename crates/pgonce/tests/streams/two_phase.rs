@@ -153,9 +153,9 @@ async fn a_transaction_prepared_before_the_slot_knew_of_two_phases_is_sent_whole
         // From here on the slot knows of them.
         let mut reading = Reading::start(source()).await;
         client.batch_execute("COMMIT PREPARED 'one'").await.unwrap();
-        reading.until(1, |event| is_kind(event, Kind::CommitPrepared)).await;
+        reading.until(1, is_transaction).await;
         let Event::Transaction(content) = &reading.events[0] else { panic!("{:?}", reading.events) };
-        assert_eq!((content.kind(), content.gid(), content.change_count()), (Kind::Prepared, Some("one"), 3));
+        assert_eq!((content.kind(), content.gid(), content.change_count()), (Kind::Committed, Some("one"), 3));
         // A session that wants them at their commit gets it the same way, from the same slot.
         reading.source.close().await;
         drop(reading);
