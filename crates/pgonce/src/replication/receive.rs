@@ -188,7 +188,9 @@ impl Reading {
                 b'd' => copy_data(body, &mut self.assembler, self.messages, &mut self.rhythm, &self.feedback, events)?,
                 b'N' => notice(body)?,
                 b'E' => return Err(self.server_stop(body)),
-                b'c' | b'C' | b'Z' => {
+                // The answer to our own end of the stream. The server lets go of the slot before it says more.
+                b'c' => {}
+                b'C' | b'Z' => {
                     let what = "the walsender ended the stream".to_owned();
                     return Err(Reason::Connection { side: Side::Source, what }.into());
                 }
