@@ -128,16 +128,21 @@ async fn streaming_x_idle_a13_while_a_streamed_transaction_is_open_nothing_is_ta
             source.batch_execute("CREATE TABLE other (b text)").await.unwrap();
             let mut run = flow.streaming(&[]).await;
             let (a, b) = (flow.source().await, flow.source().await);
-            let open_at = written(&source).await;
             a.batch_execute(&format!("BEGIN; {} SAVEPOINT s; {}", rows(1, 1000), rows(5_001, 1000))).await.unwrap();
             b.batch_execute(&format!("BEGIN; {}", rows(10_001, 1000))).await.unwrap();
-            has_streamed(&flow, 2).await;
-            a.batch_execute("ROLLBACK TO s").await.unwrap();
-            for round in 0..6 {
-                source.batch_execute(&unpublished(10)).await.unwrap();
-                tokio::time::sleep(Duration::from_millis(250)).await;
-                assert!(confirmed(&flow, &source).await <= open_at, "{keep:?} on {major}: idle, with two open");
-                if round == 3 {
+            for streams in [2, 4] {
+                has_streamed(&flow, streams).await;
+                a.batch_execute("ROLLBACK TO s").await.unwrap();
+                // Until something of them has come they are not known to be open, and it does no harm: what was
+                // reported until then is on its way to the source for a moment.
+                tokio::time::sleep(Duration::from_millis(700)).await;
+                let held = confirmed(&flow, &source).await;
+                for _ in 0..4 {
+                    source.batch_execute(&unpublished(10)).await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(250)).await;
+                    assert_eq!(confirmed(&flow, &source).await, held, "{keep:?} on {major}: idle, with two open");
+                }
+                if streams == 2 {
                     let _ = run.sigkill();
                     run = flow.start(&[]);
                 }
